@@ -1,0 +1,55 @@
+"""A cluster: one kind of chip, and the levels of network between its copies.
+
+Level 0 joins chips (a scale-up switch, a mesh, one axis of a torus); each further level joins units of
+the level below. A k-dimensional torus is k consecutive levels of kind `ring` (`line` where an axis does
+not wrap around), one an axis. The host is apart from the levels: `chips_per_node` may be smaller than a
+scale-up domain (72 GPUs of an NVL72 are 18 hosts of 4).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hwmodels.chip import Chip
+
+LevelKind = Literal["switch", "full_mesh", "cube_mesh", "ring", "line"]
+
+
+class Level(BaseModel):
+    """One level of the network.
+
+    `bytes_per_s_per_chip_per_dir` is the nominal rate of one chip's share of the level, one direction:
+    a node's cards divided over its chips. `ring` and `line` count one link, one way (a wrapped axis has
+    two). `efficiency` is the share of nominal that large messages reach.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: LevelKind
+    size: int = Field(ge=1)
+    bytes_per_s_per_chip_per_dir: float = Field(gt=0)
+    latency_s: float = Field(ge=0)
+    oversubscription: float = Field(default=1.0, ge=1.0)
+    in_network_reduction: bool = False
+    efficiency: float = Field(default=1.0, gt=0, le=1.0)
+
+
+class Cluster(BaseModel):
+    """Copies of one chip joined by levels of network; `num_chips` is the product of the sizes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    chip: Chip
+    levels: tuple[Level, ...] = Field(min_length=1)
+    chips_per_node: int = Field(ge=1)
+    estimated: tuple[str, ...] = ()
+
+    @property
+    def num_chips(self) -> int:
+        """Devices of the job."""
+        return prod(level.size for level in self.levels)
