@@ -120,7 +120,7 @@ class TransformerConfig(BaseModel):
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values in some fields, validated like a new one."""
-        return type(self)(**{**dict(self), **changes})  # type: ignore[arg-type]
+        return type(self)(**{**dict(self), **changes})
 
     @model_validator(mode="wrap")
     @classmethod
