@@ -154,7 +154,7 @@ class _Reader:
                     f"{' or '.join(key.names)} is {state}",
                     null or key.names[0],
                     allowed=_EXPECTED[key.type],
-                    hint=f"did you mean it by {shown(near[0])}?" if near and not null else None,
+                    hint=f"the file has {shown(near[0])}" if near and not null else None,
                 )
             value = missing(fields) if callable(missing) else missing
             return ACTIVATIONS[str(value)] if key.type == "activation" else value
