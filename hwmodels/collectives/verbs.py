@@ -107,7 +107,9 @@ def coefficients(verb: str, hw: HardwareTable, members: IntArray) -> Coefficient
 def p2p(hw: HardwareTable, hop: IntArray) -> Coefficients:
     """Costs of a message between neighbours, `alpha + M/W`.
 
-    W is what joins two neighbours: a chip's card, one link of a torus or mesh.
+    W is what joins two neighbours: a chip's card, one link of a torus or mesh. Optimistic on a
+    torus where neighbours of the group are not neighbours on the axis: hops between them and
+    siblings on the same links are not counted.
 
     Args:
         hw: Hardware rows.
