@@ -1,0 +1,5 @@
+"""Software stacks: what a framework overlaps, fuses and reserves."""
+
+from dse.stacks.stack import Stack, default_stack, list_stacks, load_stack
+
+__all__ = ["Stack", "default_stack", "list_stacks", "load_stack"]

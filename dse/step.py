@@ -1,0 +1,306 @@
+"""The evaluator: what one training step costs, for many plans on many machines at once.
+
+`StepModel` binds a workload, hardware rows and a software stack. Costs that depend on a few plan
+axes live in three tables over distinct keys (`dse/tables.py`, `dse/sync`), worked out once and
+kept; a plan gathers its rows and combines them by the closed forms of `dse/schedule.py`. A scalar
+answer is the same call with one plan and one machine.
+
+    step = compute + exposed tp + cp + ep + pp + dp + bubble + optimizer + host      (in this
+    order)
+
+is the ledger of one device of the stage that fixes the pipeline's time; the total *is* that sum.
+
+Shapes: `H` hardware rows, `P` plans; seconds (H, P), bytes (P,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dse.block import Pricing
+from dse.keys import distinct
+from dse.memory import Memory, memory
+from dse.plan import IntArray, PlanTable
+from dse.schedule import FIRST, LAST, MIDDLE, Stages, pipe_time
+from dse.stacks import Stack
+from dse.sync import SYNC_AXES, SyncTable, sync_table
+from dse.tables import ENDS_AXES, LAYER_AXES, EndsTable, LayerTable, ends_table, layer_table
+from dse.workload import Workload
+from hwmodels.table import FloatArray, HardwareTable
+
+PARTS = ("compute", "tp", "cp", "ep", "pp", "dp", "bubble", "optimizer", "host")
+"""The ledger's parts in the order in which they are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """Costs of P plans on H machines.
+
+    Args:
+        step_time_s: (H, P), the sum of `parts` in order.
+        parts: Each of `PARTS` to (H, P) seconds.
+        critical: (H, P) kind of stage that fixes the time: 0 first, 1 middle, 2 last.
+        peak_memory_bytes: (P,) of the fullest stage, without reserve.
+    """
+
+    step_time_s: FloatArray
+    parts: Mapping[str, FloatArray]
+    critical: IntArray
+    peak_memory_bytes: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryColumns:
+    """Peak memory of P plans: (P,) bytes of the fullest stage, and which rank that is."""
+
+    peak_bytes: FloatArray
+    peak_stage: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Tables and positions for one set of plans."""
+
+    layer: LayerTable
+    ends: EndsTable
+    sync: SyncTable
+    ids: Mapping[str, NDArray[np.intp]]
+    plan: Mapping[str, IntArray]
+
+
+class StepModel:
+    """Prices plans of one workload on H hardware rows under one stack.
+
+    Args:
+        workload: Model, sequence length and precision.
+        hardware: H rows of the same chip count.
+        stack: What the framework overlaps, fuses and reserves.
+    """
+
+    def __init__(self, workload: Workload, hardware: HardwareTable, stack: Stack) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self.stack = stack
+        self.pricing = Pricing(hardware, workload.config, stack, workload.precision)
+        self._last: tuple[PlanTable, _Rows] | None = None
+
+    @property
+    def reserve_bytes(self) -> FloatArray:
+        """(H,) bytes of a device that tensors never get."""
+        capacity = self.hardware.chip["memory_bytes"]
+        reserved: FloatArray = self.stack.reserve_bytes + self.stack.reserve_fraction * capacity
+        return reserved
+
+    @property
+    def usable_bytes(self) -> FloatArray:
+        """(H,) bytes of a device that tensors may fill."""
+        usable: FloatArray = self.hardware.chip["memory_bytes"] - self.reserve_bytes
+        return usable
+
+    # Tables ----------------------------------------------------------------------------------
+
+    def rows(self, table: PlanTable) -> _Rows:
+        """The three tables of the plans' distinct keys, and each plan's place in them."""
+        if self._last is not None and self._last[0] is table:
+            return self._last[1]
+        layer_keys = distinct(table, LAYER_AXES)
+        ends_keys = distinct(table, ENDS_AXES)
+        sync_keys = distinct(table, SYNC_AXES)
+        seq_length = self.workload.seq_length
+        plan = {axis: table.column(axis) for axis in ("pp", "vpp", "cp", "schedule", "zero")}
+        micro_batches = table.column("global_batch_size") // (
+            table.column("micro_batch_size") * table.column("dp")
+        )
+        rows = _Rows(
+            layer=layer_table(self.pricing, seq_length, layer_keys.columns),
+            ends=ends_table(self.pricing, seq_length, ends_keys.columns),
+            sync=sync_table(self.pricing, seq_length, sync_keys.columns),
+            ids={
+                "layer": layer_keys.inverse,
+                "ends": ends_keys.inverse,
+                "sync": sync_keys.inverse,
+            },
+            plan={**plan, "num_microbatches": micro_batches},
+        )
+        self._last = (table, rows)
+        return rows
+
+    # Memory ----------------------------------------------------------------------------------
+
+    def memory_by_category(self, table: PlanTable, ranks: IntArray | None = None) -> Memory:
+        """Bytes by category on chosen ranks ((R, P), default rank 0, rank 1 and the last)."""
+        rows = self.rows(table)
+        return memory(rows.plan, ranks, rows.layer, rows.ends, rows.sync, rows.ids)
+
+    def memory(self, table: PlanTable) -> MemoryColumns:
+        """Peak bytes of the fullest stage of each plan."""
+        total = self.memory_by_category(table).total
+        fullest = total.argmax(axis=0)
+        pp = self.rows(table).plan["pp"]
+        rank = np.choose(fullest, [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])
+        return MemoryColumns(total.max(axis=0), rank)
+
+    # Time ------------------------------------------------------------------------------------
+
+    def bound_s(self, table: PlanTable) -> FloatArray:
+        """(H, P) a lower bound on the step time, from kernels of the layers alone.
+
+        With F the layer's kernel seconds, L the stages' layers: every stage works m L F, and the
+        pipeline takes at least (m + (p-1)/v) times its emptiest stage.
+        """
+        rows = self.rows(table)
+        plan = rows.plan
+        kernels_s = rows.layer.forward_s + rows.layer.backward_s
+        per_layer = kernels_s[:, rows.ids["layer"]]
+        layers = rows.sync.layers
+        fewest, most = layers.min(axis=0)[rows.ids["sync"]], layers.max(axis=0)[rows.ids["sync"]]
+        m = plan["num_microbatches"]
+        filled = (m + (plan["pp"] - 1) / plan["vpp"]) * fewest
+        bound: FloatArray = per_layer * np.maximum(m * most, filled)
+        return bound
+
+    def evaluate(self, table: PlanTable) -> StepColumns:
+        """Price every plan on every machine."""
+        rows = self.rows(table)
+        plan, sync = rows.plan, rows.sync
+        at_layer, at_ends, at_sync = (rows.ids[name] for name in ("layer", "ends", "sync"))
+        m = plan["num_microbatches"].astype(float)
+        pp = plan["pp"]
+        layer = _gathered(rows.layer, at_layer)
+        ends = _gathered(rows.ends, at_ends)
+
+        ring_f, ring_b = self._ring(rows, layer)
+        messages_f = layer["forward_tp_s"] + layer["forward_ep_s"] + ring_f
+        messages_b = layer["backward_tp_s"] + layer["backward_ep_s"] + ring_b
+        busy_f = layer["forward_s"] + messages_f
+        busy_b = layer["backward_s"] + messages_b
+        layer_f = np.maximum(busy_f, layer["host_forward_s"])
+        layer_b = np.maximum(busy_b, layer["host_backward_s"])
+
+        hop = (
+            sync.hop_start_s[:, at_sync] + sync.hop_s_per_byte[:, at_sync] * ends["boundary_bytes"]
+        )
+        hop = hop * (1.0 - self.stack.overlap_p2p) * plan["vpp"] * (pp > 1)
+        embedding_f = ends["embedding_forward_s"] + ends["embedding_forward_tp_s"]
+        embedding_b = ends["embedding_backward_s"] + ends["embedding_backward_tp_s"]
+        head_f = ends["head_forward_s"] + ends["head_forward_tp_s"]
+        head_b = ends["head_backward_s"] + ends["head_backward_tp_s"]
+        alone = pp == 1
+        layers = sync.layers[:, at_sync]
+        stages = Stages(
+            first_f=layers[FIRST] * layer_f + hop + embedding_f + alone * head_f,
+            first_b=layers[FIRST] * layer_b + hop + embedding_b + alone * head_b,
+            middle_f=layers[MIDDLE] * layer_f + hop,
+            middle_b=layers[MIDDLE] * layer_b + hop,
+            last_f=layers[LAST] * layer_f + hop + head_f,
+            last_b=layers[LAST] * layer_b + hop + head_b,
+        )
+        pipe = pipe_time(plan["schedule"], pp, plan["vpp"], plan["num_microbatches"], stages)
+
+        critical = pipe.critical
+        own_layers = np.choose(critical, [layers[FIRST], layers[MIDDLE], layers[LAST]])
+        has_embedding = critical == FIRST
+        has_head = (critical == LAST) | alone
+        compute = own_layers * (layer["forward_s"] + layer["backward_s"])
+        compute = compute + has_embedding * (
+            ends["embedding_forward_s"] + ends["embedding_backward_s"]
+        )
+        compute = compute + has_head * (ends["head_forward_s"] + ends["head_backward_s"])
+        tp = own_layers * (layer["forward_tp_s"] + layer["backward_tp_s"])
+        tp = tp + has_embedding * (
+            ends["embedding_forward_tp_s"] + ends["embedding_backward_tp_s"]
+        )
+        tp = tp + has_head * (ends["head_forward_tp_s"] + ends["head_backward_tp_s"])
+        excess = own_layers * ((layer_f - busy_f) + (layer_b - busy_b))
+        busy = np.choose(
+            critical,
+            [
+                stages.first_f + stages.first_b,
+                stages.middle_f + stages.middle_b,
+                stages.last_f + stages.last_b,
+            ],
+        )
+        parts = {
+            "compute": m * compute,
+            "tp": m * tp + sync.once_tp_s[:, at_sync],
+            "cp": m * own_layers * (ring_f + ring_b),
+            "ep": m * own_layers * (layer["forward_ep_s"] + layer["backward_ep_s"]),
+            "pp": m * 2.0 * hop + sync.once_pp_s[:, at_sync],
+            "dp": self._data_parallel(rows, layer_f, layer_b, own_layers, m),
+            "bubble": np.maximum(pipe.seconds - m * busy, 0.0),
+            "optimizer": sync.optimizer_s[:, at_sync],
+            "host": m * excess,
+        }
+        step = parts[PARTS[0]]
+        for name in PARTS[1:]:
+            step = step + parts[name]
+        return StepColumns(step, parts, critical, self.memory(table).peak_bytes)
+
+    def _ring(self, rows: _Rows, layer: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """(H, P) exposed seconds of ring attention, forward and backward, of one layer.
+
+        c - 1 messages of K and V, each beside one step of attention; backward sends K and V again
+        and their gradients, twice the bytes. Recomputation repeats the forward's ring.
+        """
+        cp = rows.plan["cp"]
+        if np.all(cp == 1):
+            nothing = np.zeros_like(layer["forward_s"])
+            return nothing, nothing
+        at_sync = rows.ids["sync"]
+        start = rows.sync.ring_start_s[:, at_sync]
+        rate = rows.sync.ring_s_per_byte[:, at_sync]
+        step_f = layer["core_forward_s"] / cp
+        step_b = layer["core_backward_s"] / cp
+        message = rate * layer["kv_bytes"]
+        forward: FloatArray = (cp - 1) * np.maximum(0.0, start + message - step_f)
+        backward: FloatArray = (cp - 1) * np.maximum(0.0, start + 2.0 * message - step_b)
+        return forward, backward + layer["ring_repeats"] * forward
+
+    def _data_parallel(
+        self,
+        rows: _Rows,
+        layer_f: FloatArray,
+        layer_b: FloatArray,
+        own_layers: FloatArray,
+        m: FloatArray,
+    ) -> FloatArray:
+        """(H, P) exposed gradient and parameter traffic.
+
+        ZeRO 0-2: what the last micro-batch's backward (all but the first layer's, whose gradients
+        come last) and the next step's first forward cannot hide. ZeRO-2 reduces after every
+        micro-batch. ZeRO-3: a layer's backward hides the next gather and the previous reduction,
+        or waits for them.
+        """
+        sync, zero, at = rows.sync, rows.plan["zero"], rows.ids["sync"]
+        stack = self.stack
+        reduce_s, gather_s = sync.reduce_s[:, at], sync.gather_s[:, at]
+        window = np.maximum(own_layers - 1.0, 0.0)
+        hidden = np.minimum(stack.overlap_grad_reduce * reduce_s, window * layer_b)
+        repeats = np.where(zero == 2, m, 1.0)
+        exposed = repeats * (reduce_s - hidden)
+        hidden = np.minimum(stack.overlap_param_gather * gather_s, window * layer_f)
+        exposed = exposed + gather_s - hidden + sync.scalar_s[:, at]
+        if not np.any(zero == 3):
+            return exposed
+        unit_gather, unit_reduce = sync.unit_gather_s[:, at], sync.unit_reduce_s[:, at]
+        slow = stack.overlap_slowdown - 1.0
+        forward = _waits(unit_gather, layer_f, stack.overlap_param_gather)
+        backward = _waits(unit_gather + unit_reduce, layer_b, stack.overlap_grad_reduce)
+        sharded = own_layers * (forward + backward + slow * (layer_f + layer_b))
+        # The first gather of a pass and the last reduction have nothing to hide behind.
+        ends = sync.ends_gather_s[:, at] + sync.ends_reduce_s[:, at]
+        sharded = m * (sharded + unit_gather + unit_reduce + ends)
+        return exposed + np.where((zero == 3) & (unit_gather > 0), sharded, 0.0)
+
+
+def _waits(traffic_s: FloatArray, beside_s: FloatArray, overlap: float) -> FloatArray:
+    """Seconds of traffic that do not fit beside compute."""
+    return traffic_s - np.minimum(overlap * traffic_s, beside_s)
+
+
+def _gathered(table: LayerTable | EndsTable, index: NDArray[np.intp]) -> dict[str, FloatArray]:
+    return {field.name: getattr(table, field.name)[..., index] for field in fields(table)}
