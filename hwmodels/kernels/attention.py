@@ -8,7 +8,8 @@ Fused, per head and per pair of query and key that a mask leaves [1, 2]:
 
 Blocks of 128 queries of one head are spread over the cores. Few blocks leave cores idle:
 occupancy is `1 / (1 + o / (blocks per core))`. A causal mask still computes the whole of a block
-on the diagonal, which adds `diagonal` keys to every query. Head sizes are padded to a multiple of 32.
+on the diagonal, which adds `diagonal` keys to every query. Head sizes are padded to a multiple
+of 32. Older implementations do the same work at a lower rate, `attention_relative_rate.<name>`.
 
 Not covered: learned sparsity, paged caches, decoding with one query.
 
@@ -37,6 +38,7 @@ from hwmodels.table import FloatArray, HardwareTable
 
 Direction = Literal["forward", "backward"]
 
+CURRENT = "current"
 QUERY_BLOCK = 128.0
 _HEAD_MULTIPLE = 32.0
 _FLOP_PER_PAIR = {"forward": 4.0, "backward": 10.0}  # times head size; backward has 5 products
@@ -58,6 +60,7 @@ def parts(
     pairs_fraction: Values,
     dtype: str,
     direction: Direction = "forward",
+    implementation: str = CURRENT,
 ) -> KernelParts:
     """The terms of fused attention.
 
@@ -73,6 +76,8 @@ def parts(
             causal, less for a window, 1 without a mask.
         dtype: Element type, a key of the chip's peaks.
         direction: `forward` or `backward`.
+        implementation: `current` (the fused kernel that the parameters were fitted on), or an
+            older one that the chip states a relative rate for: `flash1`, `triton`, `xformers`.
 
     Returns:
         Terms of shape (H, *S), seconds.
@@ -98,6 +103,8 @@ def parts(
     blocks = b * a * np.ceil(sq / QUERY_BLOCK)
     idle = parameter(hw, "attention_block_occupancy", ndim) * hw.column("num_cores", ndim) / blocks
     compute_s = (matrix_s + softmax_s) * (1.0 + idle)
+    if implementation != CURRENT:
+        compute_s = compute_s / parameter(hw, f"attention_relative_rate.{implementation}", ndim)
 
     memory_rate = hw.column("memory_bytes_per_s", ndim) * parameter(hw, "memory_efficiency", ndim)
     nbytes = _tensor_bytes(b, a, kv, sq, skv, d, dtype=dtype, direction=direction)
@@ -118,6 +125,7 @@ def seconds(
     pairs_fraction: Values,
     dtype: str,
     direction: Direction = "forward",
+    implementation: str = CURRENT,
 ) -> FloatArray:
     """(H, *S) seconds of fused attention in one direction; arguments as in `parts`."""
     return parts(
@@ -131,6 +139,7 @@ def seconds(
         pairs_fraction=pairs_fraction,
         dtype=dtype,
         direction=direction,
+        implementation=implementation,
     ).seconds
 
 
@@ -146,6 +155,7 @@ def bound(
     pairs_fraction: Values,
     dtype: str,
     direction: Direction = "forward",
+    implementation: str = CURRENT,
 ) -> NDArray[np.str_]:
     """(H, *S) what limits fused attention: `compute`, `memory` or `launch`."""
     return parts(
@@ -159,6 +169,7 @@ def bound(
         pairs_fraction=pairs_fraction,
         dtype=dtype,
         direction=direction,
+        implementation=implementation,
     ).bound()
 
 

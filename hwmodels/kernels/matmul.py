@@ -3,16 +3,19 @@
     t = max(compute, bytes / (W * eta_memory)) + start
     compute = waves * T_m * T_n * (k / split + k0) * 2 / (sustained rate of one core)
 
-The matrix is cut into tiles, a core takes one tile at a time, and the busiest core sets the time:
-edge waste, the last wave and the pipeline's fill (`k0` extra steps a tile, the `k / (k + k0)` law)
-are one formula. The best of a few tile shapes is taken, and of a few ways to split the sum over k,
-whose partial results cost fp32 traffic.
+The matrix is cut into tiles, a core takes one tile at a time, and the busiest core sets the
+time: edge waste, the last wave and the pipeline's fill (`k0` extra steps a tile, the `k / (k +
+k0)` law) are one formula. `k0` is stated for 16 bit. The best of a few tile shapes is taken, and
+of a few ways to split the sum over k, whose partial results cost fp32 traffic.
 
 The sustained rate is `peak * efficiency * sustained`: `efficiency` is what the best measured
-kernels reach at full clock, `sustained` what the power limit leaves of it on random data over seconds.
+kernels reach at full clock, `sustained` what the power limit leaves of it on random data in a
+continuous run. A benchmark that times one kernel at a time sees a higher clock the shorter its
+kernel: with `burst`, time grows from the one to the other as `1 + (1/sustained - 1) t / (t +
+boost)`.
 
-Assumes operands that come from main memory once; pessimistic where they stay in a cache.
-Not covered: structured sparsity.
+Assumes operands that come from main memory once; pessimistic where they stay in a cache. Not
+covered: structured sparsity.
 
 References: NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation);
 Osama et al., Stream-K, arXiv 2301.03598 (why tails are partly smoothed).
@@ -24,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.kernels.parts import (
+    ELEMENT_BYTES,
     KernelParts,
     Values,
     element_bytes,
@@ -71,6 +75,7 @@ def parts(
     *,
     dtype: str,
     extra_bytes: Values = 0.0,
+    burst: bool = False,
 ) -> KernelParts:
     """The terms of `batch` products of (m, k) by (k, n).
 
@@ -83,6 +88,7 @@ def parts(
         dtype: Element type, a key of the chip's peaks.
         extra_bytes: Further traffic of the launch, such as 8 bytes an element of the result for
             accumulating into fp32 gradients.
+        burst: The kernel is timed alone, as benchmarks do, and not inside a training step.
 
     Returns:
         Terms of shape (H, *S), seconds.
@@ -93,16 +99,23 @@ def parts(
     (m_, n_, k_, batch_, extra), ndim = shaped(m, n, k, batch, extra_bytes)
     cores = hw.column("num_cores", ndim)
     rate = peak(hw, dtype, ndim) * parameter(hw, f"matmul_efficiency.{dtype}", ndim)
-    rate = rate * parameter(hw, f"matmul_sustained.{dtype}", ndim)
+    sustained = parameter(hw, f"matmul_sustained.{dtype}", ndim)
+    if not burst:
+        rate = rate * sustained
     step = element_bytes(dtype)
     odd = ((n_ * step) % _ALIGNED_BYTES != 0) | ((k_ * step) % _ALIGNED_BYTES != 0)
-    misaligned = parameter(hw, "matmul_misaligned_efficiency", ndim)
-    rate = rate * np.where(odd, misaligned, 1.0)
+    slower_odd = np.where(
+        batch_ > 1,
+        parameter(hw, "matmul_misaligned_batched_efficiency", ndim),
+        parameter(hw, "matmul_misaligned_efficiency", ndim),
+    )
+    rate = rate * np.where(odd, slower_odd, 1.0)
     memory_rate = hw.column("memory_bytes_per_s", ndim)
     memory_rate = memory_rate * parameter(hw, "matmul_memory_efficiency", ndim)
 
-    k0 = parameter(hw, "matmul_k0", ndim)
-    tile_half = parameter(hw, "matmul_tile_half", ndim)
+    faster = _relative_rate(hw, dtype, ndim)
+    k0 = parameter(hw, "matmul_k0", ndim) * faster
+    tile_half = parameter(hw, "matmul_tile_half", ndim) * faster * step / ELEMENT_BYTES["bf16"]
     exposure = parameter(hw, "matmul_wave_exposure", ndim)
     second = np.full(np.broadcast_shapes(rate.shape, m_.shape), np.inf)
     for rows, columns, split in TILES:
@@ -118,10 +131,27 @@ def parts(
             busiest = busiest + 2.0 * _PARTIAL_BYTES * split * batch_ * m_ * n_ / memory_rate
         second = np.minimum(second, busiest)
 
+    if burst:
+        boost_s = parameter(hw, "matmul_boost_s", ndim)
+        second = second * (1.0 + (1.0 / sustained - 1.0) * second / (second + boost_s))
     nbytes = traffic_bytes(m_, n_, k_, batch_, dtype=dtype, extra_bytes=extra)
     memory_s = np.broadcast_to(nbytes / memory_rate, second.shape)
     start_s = np.broadcast_to(parameter(hw, "matmul_start_s", ndim), second.shape)
     return KernelParts(compute_s=second, memory_s=memory_s, start_s=start_s)
+
+
+def _relative_rate(hw: HardwareTable, dtype: str, ndim: int) -> FloatArray:
+    """The peak of `dtype` over the 16-bit one, for which `k0` and `tile_half` are stated.
+
+    Filling a pipeline and loading a tile take the same time at any arithmetic rate, hence more
+    elements of the sum at a higher one.
+    """
+    own = peak(hw, dtype, ndim)
+    for reference in ("bf16", "fp16"):
+        if f"peak_flop_per_s.{reference}" in hw.chip:
+            ratio: FloatArray = own / peak(hw, reference, ndim)
+            return ratio
+    return np.ones_like(own)
 
 
 def seconds(
@@ -133,9 +163,10 @@ def seconds(
     *,
     dtype: str,
     extra_bytes: Values = 0.0,
+    burst: bool = False,
 ) -> FloatArray:
     """(H, *S) seconds of `batch` products of (m, k) by (k, n); arguments as in `parts`."""
-    return parts(hw, m, n, k, batch, dtype=dtype, extra_bytes=extra_bytes).seconds
+    return parts(hw, m, n, k, batch, dtype=dtype, extra_bytes=extra_bytes, burst=burst).seconds
 
 
 def bound(

@@ -2,8 +2,8 @@
 
     t = bytes / (W * eta_optimizer) + start
 
-No published row times one; its rate is assumed near that of other passes, with a wide range. Eager
-loops over tensors are bound by the host, not by this.
+No published row times one; its rate is assumed near that of other passes, with a wide range.
+Eager loops over tensors are bound by the host, not by this.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     t = bytes / (W * eta_memory) + launches * start
 
-Assumes that data comes from main memory; pessimistic for tensors that stay in a last-level cache.
+Assumes that data comes from main memory; pessimistic for tensors that stay in a last-level
+cache.
 """
 
 from __future__ import annotations
