@@ -32,6 +32,7 @@ class Chip(BaseModel):
     vector_flop_per_s: float = Field(gt=0)
     memory_bytes: float = Field(gt=0)
     memory_bytes_per_s: float = Field(gt=0)
+    memory_type: str = ""
     num_cores: int = Field(ge=1)
     scaleup_bytes_per_s_per_dir: float | None = None
     scaleout_bytes_per_s_per_dir: float | None = None

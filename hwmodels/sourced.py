@@ -34,6 +34,7 @@ Status = Literal["verified", "recalled", "estimated"]
 STATUSES = ("verified", "recalled", "estimated")
 QUANTITY_KEYS = ("value", "source", "date", "low", "high", "status")
 PROVENANCE_KEYS = ("source", "date", "status")
+MAX_TEXT = 2000
 _DATE = re.compile(r"[0-9]{4}(?:-[0-9]{2}){0,2}")
 
 
@@ -358,6 +359,8 @@ class Section:
             )
         if not word.strip():
             self.refuse(key, "is empty")
+        if len(word) > MAX_TEXT:
+            self.refuse(key, f"is longer than {MAX_TEXT} characters")
         return word
 
 

@@ -20,6 +20,7 @@ from hwmodels.errors import ConfigError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_VALUES = 50_000
+MAX_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,8 @@ class _Builder:
             if not isinstance(self.node(event, depth + 1), Scalar):
                 raise self.refuse("a key is not plain text", event)
             key = event.value
+            if len(key) > MAX_KEY:
+                raise self.refuse(f"a key is longer than {MAX_KEY} characters", event)
             if key == "<<":
                 raise self.refuse("merge keys are not read", event, hint="write the values out")
             if key in entries:

@@ -45,6 +45,7 @@ KEYS = (
     *("scaleup_technology", "scaleup_size", "kernel"),
 )
 PINS_PER_STACK = 1024
+MAX_SCALEUP = 10_000
 _SLACK = 1.1
 _KERNEL_STATUS = {"verified": "measured", "recalled": "assumed", "estimated": "assumed"}
 
@@ -71,6 +72,8 @@ def read_chip(section: Section) -> Chip:
     facts = _stated(section)
     _refuse_impossible(section, facts)
     facts.update(_estimates(facts))
+    rules.technology(section, "scaleup_technology", "other-scaleup")
+    section.integer("scaleup_size", 1, maximum=MAX_SCALEUP)
     numbers = {name: fact.value for name, fact in facts.items() if "." not in name}
     chip = Chip(
         name=section.text("name"),
@@ -78,6 +81,7 @@ def read_chip(section: Section) -> Chip:
         silicon=section.text("silicon", "").lower(),
         year=section.integer("year", minimum=1990, maximum=2100) if "year" in section else None,
         peak_flop_per_s=_group(facts, "peak_flop_per_s"),
+        memory_type=section.text("memory_type", ""),
         **{**numbers, "num_cores": round(numbers["num_cores"])},
         kernel=_group(facts, "kernel"),
         kernel_status={

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 
 from hwmodels.catalog import names, rules, sizing
-from hwmodels.catalog.chip_file import load_chip, read_chip
+from hwmodels.catalog.chip_file import MAX_SCALEUP, load_chip, read_chip
 from hwmodels.catalog.level_file import LevelSpec, read_levels
 from hwmodels.chip import Chip
 from hwmodels.errors import ConfigError
@@ -238,7 +238,7 @@ def _of_chip(section: Section) -> Blueprint:
         )
     facts: dict[str, Sourced] = {}
     if "scaleup_size" in section:
-        size = section.integer("scaleup_size", maximum=10_000)
+        size = section.integer("scaleup_size", maximum=MAX_SCALEUP)
     else:
         facts["scaleup_size"] = rules.estimate("scaleup_size")
         size = round(facts["scaleup_size"].value)
