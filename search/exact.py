@@ -152,48 +152,56 @@ def exact_search(
                 int(memory.peak_stage[smallest]),
             )
         fits = peak_bytes <= available_bytes
-        fitting = table if fits.all() else table.take(fits)
-        too_large += len(table) - len(fitting)
-        if every is not None:
-            priced = _price(model, fitting, peak_bytes[fits])
+        fitting = int(np.count_nonzero(fits))
+        too_large += len(table) - fitting
+        count = 0
+        if every is None:
+            for priced in _bounded(model, table, peak_bytes, fits, kept):
+                kept.merge(priced)
+                count += len(priced)
+        else:
+            priced = _price(model, table, np.flatnonzero(fits), peak_bytes)
             kept.merge(priced)
-            evaluated += len(priced)
+            count = fitting
             time_s = np.full(len(table), np.nan)
             time_s[fits] = priced.time_s
             every(Verdict(table, fits, time_s, peak_bytes))
-            continue
-        count = 0
-        for priced in _bounded(model, fitting, peak_bytes[fits], kept):
-            kept.merge(priced)
-            count += len(priced)
         evaluated += count
-        bounded += len(fitting) - count
+        bounded += fitting - count
     discarded = {"memory": too_large, "bound": bounded}
     return Found(kept.best, kept.front, enumerated, evaluated, discarded, least)
 
 
 def _bounded(
-    model: Evaluator, table: PlanTable, peak_bytes: FloatArray, kept: Incumbents
+    model: Evaluator,
+    table: PlanTable,
+    peak_bytes: FloatArray,
+    fits: NDArray[np.bool_],
+    kept: Incumbents,
 ) -> Iterator[Priced]:
     """Price the rows that the bound cannot rule out, the most promising first.
 
     The caller merges what it receives into `kept` before it asks for more.
     """
-    if not len(table):
+    if not fits.any():
         return
     low_s = model.bound_s(table)[0] * (1.0 - BOUND_SLACK)
-    left = np.flatnonzero(kept.may_enter(low_s, peak_bytes))
-    if len(left) > 2 * PROBE_ROWS:
+    left = np.flatnonzero(fits & kept.may_enter(low_s, peak_bytes))
+    if np.isinf(kept.bar_s) and len(left) > 2 * PROBE_ROWS:
         first = np.argpartition(low_s[left], PROBE_ROWS)[:PROBE_ROWS]
         probe = np.sort(left[first])
-        yield _price(model, table.take(probe), peak_bytes[probe])
+        yield _price(model, table, probe, peak_bytes)
         left = np.setdiff1d(left, probe, assume_unique=True)
         left = left[kept.may_enter(low_s[left], peak_bytes[left])]
     if len(left):
-        yield _price(model, table.take(left), peak_bytes[left])
+        yield _price(model, table, left, peak_bytes)
 
 
-def _price(model: Evaluator, table: PlanTable, peak_bytes: FloatArray) -> Priced:
-    if not len(table):
-        return Priced(table, np.empty(0), np.empty(0))
-    return Priced(table, np.asarray(model.evaluate(table).step_time_s[0], dtype=float), peak_bytes)
+def _price(
+    model: Evaluator, table: PlanTable, rows: NDArray[np.intp], peak_bytes: FloatArray
+) -> Priced:
+    part = table if len(rows) == len(table) else table.take(rows)
+    if not len(rows):
+        return Priced(part, np.empty(0), np.empty(0))
+    time_s = np.asarray(model.evaluate(part).step_time_s[0], dtype=float)
+    return Priced(part, time_s, peak_bytes[rows])
