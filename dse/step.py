@@ -246,7 +246,7 @@ class StepModel:
         c - 1 messages of K and V, each beside one step of attention; backward sends K and V again
         and their gradients, twice the bytes. Recomputation repeats the forward's ring.
         """
-        cp = rows.plan["cp"]
+        cp = rows.plan["cp"].astype(float)
         if np.all(cp == 1):
             nothing = np.zeros_like(layer["forward_s"])
             return nothing, nothing

@@ -229,6 +229,8 @@ def sync_table(pricing: Pricing, seq_length: int, keys: Keys) -> SyncTable:
                 total = total + call.seconds
         return total
 
+    # A unit is gathered for forward and again for backward, unless it is kept between them.
+    head_gathers = 2.0 if pricing.stack.reshards_last_unit else 1.0
     hop_start, hop_rate = _hops(pricing, keys, "pp")
     ring_start, ring_rate = _hops(pricing, keys, "cp")
     return SyncTable(
@@ -237,7 +239,7 @@ def sync_table(pricing: Pricing, seq_length: int, keys: Keys) -> SyncTable:
         unit_reduce_s=spent("layer reduce"),
         unit_gather_s=spent("layer gather"),
         ends_reduce_s=spent("embedding reduce", "head reduce"),
-        ends_gather_s=spent("embedding gather", "head gather"),
+        ends_gather_s=2.0 * spent("embedding gather") + head_gathers * spent("head gather"),
         scalar_s=2.0 * spent("gradient norm"),
         once_tp_s=spent("norm and bias gradients"),
         once_pp_s=spent("tied embedding gradients"),
