@@ -124,6 +124,46 @@ def test_misaligned_head_size_is_slower():
     assert odd == pytest.approx(even * 108 / 112 / 0.5)
 
 
+def test_burst_clock_falls_to_the_sustained_one():
+    """A kernel timed alone runs at the burst clock if short, and at the sustained one if long."""
+    hw = table(**{"kernel.matmul_sustained.bf16": 0.8, "kernel.matmul_boost_s": 0.065536})
+    # The whole-wave product takes 0.065536 s at burst clock and 0.08192 s sustained. At a boost time
+    # of 0.065536 s half of the loss has set in: 0.065536 * (1 + 0.25 / 2) = 0.073728.
+    assert matmul.seconds(hw, 1280, 2560, 1_000_000, dtype="bf16") == pytest.approx([0.08192])
+    alone = matmul.seconds(hw, 1280, 2560, 1_000_000, dtype="bf16", burst=True)
+    assert alone == pytest.approx([0.073728])
+
+
+def test_fill_takes_the_same_time_at_any_precision():
+    """A pipeline that fills for 64 steps of the sum in 16 bit fills for 128 at twice the rate."""
+    hw = table(
+        **{
+            "peak_flop_per_s.fp8": 200e12,
+            "kernel.matmul_efficiency.fp8": 1.0,
+            "kernel.matmul_sustained.fp8": 1.0,
+            "kernel.matmul_k0": 64.0,
+        }
+    )
+    # One wave of 256 x 128 tiles: 2 * 1280 * 2560 * (100000 + 64) / 100e12, and (... + 128) / 200e12
+    slow = matmul.parts(hw, 1280, 2560, 100_000, dtype="bf16").compute_s
+    fast = matmul.parts(hw, 1280, 2560, 100_000, dtype="fp8").compute_s
+    assert slow == pytest.approx([2 * 1280 * 2560 * 100_064 / 100e12])
+    assert fast == pytest.approx([2 * 1280 * 2560 * 100_128 / 200e12])
+
+
+def test_older_attention_kernels_run_at_their_relative_rate():
+    """A kernel of half the current rate takes twice as long; an unknown one is refused."""
+    hw = table(**{"kernel.attention_relative_rate.flash1": 0.5})
+    sizes = (2, 8, 8, 4096, 4096, 128)
+    current = attention.seconds(hw, *sizes, pairs_fraction=0.5, dtype="bf16")
+    older = attention.seconds(
+        hw, *sizes, pairs_fraction=0.5, dtype="bf16", implementation="flash1"
+    )
+    assert older == pytest.approx(2 * current)
+    with pytest.raises(UnsupportedError, match="abacus"):
+        attention.seconds(hw, *sizes, pairs_fraction=0.5, dtype="bf16", implementation="abacus")
+
+
 def test_grouped_matmul_fills_the_cores():
     """Products too small to fill a chip alone share its cores when batched."""
     hw = table()

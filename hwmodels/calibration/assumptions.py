@@ -26,7 +26,9 @@ ASSUMPTIONS: Mapping[str, Parameter] = {
     "attention_cache_passes": _assumed(
         2.0, 1.0, 3.0, "passes", "one read and one write of k and v"
     ),
-    "memory_efficiency": _assumed(0.82, 0.7, 0.92, "1", "streams reach 0.8 to 0.9 on A100, H100"),
+    "memory_efficiency": _assumed(
+        0.82, 0.4, 0.92, "1", "streams reach 0.8 to 0.9 on A100, H100; eager passes less on MI210"
+    ),
     "optimizer_memory_efficiency": _assumed(
         0.8, 0.55, 0.9, "1", "as other passes, with more streams at once; no row"
     ),

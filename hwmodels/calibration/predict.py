@@ -29,11 +29,13 @@ class Group:
         first: Any of them; device, class, dtype and conditions are shared.
         index: (n,) their places in the sequence that was grouped.
         sizes: (fields, n) their sizes.
+        call_s: What an empty call costs where whole calls were timed.
     """
 
     first: Observation
     index: IntArray
     sizes: FloatArray
+    call_s: float = 0.0
 
 
 def grouped(observations: Sequence[Observation]) -> list[Group]:
@@ -41,12 +43,13 @@ def grouped(observations: Sequence[Observation]) -> list[Group]:
     places: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, o in enumerate(observations):
         key = (o.device.hardware, o.kind, o.dtype, o.direction, o.implementation)
-        places[(*key, o.burst, o.writes_cache)].append(i)
+        places[(*key, o.burst, o.writes_cache, o.call_s)].append(i)
     return [
         Group(
             first=observations[index[0]],
             index=np.array(index, dtype=np.int64),
             sizes=np.array([observations[i].sizes for i in index], dtype=float).T,
+            call_s=observations[index[0]].call_s,
         )
         for index in places.values()
     ]
@@ -79,7 +82,7 @@ def seconds(groups: Sequence[Group], parameters: Mapping[str, float]) -> FloatAr
     """(n,) predicted seconds of the grouped observations, all with the same parameters."""
     out = np.zeros(sum(group.index.size for group in groups))
     for group in groups:
-        out[group.index] = _group_seconds(group, parameters)
+        out[group.index] = _group_seconds(group, parameters) + group.call_s
     return out
 
 
