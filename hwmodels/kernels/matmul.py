@@ -14,6 +14,9 @@ continuous run. A benchmark that times one kernel at a time sees a higher clock 
 kernel: with `burst`, time grows from the one to the other as `1 + (1/sustained - 1) t / (t +
 boost)`.
 
+Batched products over an odd head size (108) fall back to slow kernels; single products with odd
+sides do not, by the rows.
+
 Assumes operands that come from main memory once; pessimistic where they stay in a cache. Not
 covered: structured sparsity.
 
@@ -52,6 +55,7 @@ TILES = (
 )
 _LARGEST_TILE_EDGE = 1.0 / 256.0 + 1.0 / 128.0
 _ALIGNED_BYTES = 16.0  # what one vector load takes; rows that are no multiple of it load slower
+_LONGEST_HEAD = 256.0
 _PARTIAL_BYTES = 4.0  # partial sums are kept in fp32
 _OUTPUT_BYTES = 2.0  # a narrower input is still written in 16 bit
 
@@ -103,13 +107,11 @@ def parts(
     if not burst:
         rate = rate * sustained
     step = element_bytes(dtype)
-    odd = ((n_ * step) % _ALIGNED_BYTES != 0) | ((k_ * step) % _ALIGNED_BYTES != 0)
-    slower_odd = np.where(
-        batch_ > 1,
-        parameter(hw, "matmul_misaligned_batched_efficiency", ndim),
-        parameter(hw, "matmul_misaligned_efficiency", ndim),
-    )
-    rate = rate * np.where(odd, slower_odd, 1.0)
+    odd = _misaligned(n_, step) | _misaligned(k_, step)
+    rate = rate * np.where(odd, parameter(hw, "matmul_misaligned_efficiency", ndim), 1.0)
+    head = (_is_head(n_) & _misaligned(n_, step)) | (_is_head(k_) & _misaligned(k_, step))
+    slower_head = parameter(hw, "matmul_misaligned_batched_efficiency", ndim)
+    rate = rate * np.where(head & (batch_ > 1), slower_head, 1.0)
     memory_rate = hw.column("memory_bytes_per_s", ndim)
     memory_rate = memory_rate * parameter(hw, "matmul_memory_efficiency", ndim)
 
@@ -128,7 +130,8 @@ def parts(
         flop = 2.0 * rows * columns * (k_ / split + k0)
         busiest = waves * cores * flop * np.maximum(slower, 1.0) / rate
         if split > 1:
-            busiest = busiest + 2.0 * _PARTIAL_BYTES * split * batch_ * m_ * n_ / memory_rate
+            busiest = busiest + 2.0 * _LONGEST_HEAD = 256.0
+_PARTIAL_BYTES * split * batch_ * m_ * n_ / memory_rate
         second = np.minimum(second, busiest)
 
     if burst:
@@ -138,6 +141,15 @@ def parts(
     memory_s = np.broadcast_to(nbytes / memory_rate, second.shape)
     start_s = np.broadcast_to(parameter(hw, "matmul_start_s", ndim), second.shape)
     return KernelParts(compute_s=second, memory_s=memory_s, start_s=start_s)
+
+
+def _misaligned(size: FloatArray, step: float) -> NDArray[np.bool_]:
+    return np.asarray((size * step) % _ALIGNED_BYTES != 0)
+
+
+def _is_head(size: FloatArray) -> NDArray[np.bool_]:
+    """Whether a side can be a head size: short and whole, unlike a mean share of tokens."""
+    return np.asarray((size <= _LONGEST_HEAD) & (size == np.floor(size)))
 
 
 def _relative_rate(hw: HardwareTable, dtype: str, ndim: int) -> FloatArray:
