@@ -130,8 +130,7 @@ def parts(
         flop = 2.0 * rows * columns * (k_ / split + k0)
         busiest = waves * cores * flop * np.maximum(slower, 1.0) / rate
         if split > 1:
-            busiest = busiest + 2.0 * _LONGEST_HEAD = 256.0
-_PARTIAL_BYTES * split * batch_ * m_ * n_ / memory_rate
+            busiest = busiest + 2.0 * _PARTIAL_BYTES * split * batch_ * m_ * n_ / memory_rate
         second = np.minimum(second, busiest)
 
     if burst:
