@@ -1,8 +1,12 @@
 """What a training plan costs on given hardware.
 
-import dse, hwmodels
-model, cluster = dse.load_model("llama-3-70b"), hwmodels.load_cluster("dgx-h100", num_chips=512)
-report = dse.evaluate(model, cluster, dse.Plan(tp=8, pp=4, global_batch_size=1024))
+Example:
+    >>> import dse, hwmodels
+    >>> cluster = hwmodels.load_cluster("dgx-h100", num_chips=512)
+    >>> plan = dse.Plan(tp=8, pp=4, global_batch_size=1024)
+    >>> report = dse.evaluate("llama-3-70b", cluster, plan)
+    >>> report.fits
+    True
 """
 
 from dse.evaluation import evaluate

@@ -75,7 +75,8 @@ class Message:
         repeats: Calls of this size.
         nbytes: (K,) message of a call.
         seconds: (H, K) of a call.
-        algorithm: (H, K) name of the fastest algorithm.
+        algorithms: Names of the algorithms.
+        best: (H, K) position of the fastest.
         exposed_s: (H, K) seconds of a call that nothing hides.
     """
 
@@ -87,7 +88,8 @@ class Message:
     repeats: int
     nbytes: FloatArray
     seconds: FloatArray
-    algorithm: NDArray[np.str_]
+    algorithms: tuple[str, ...]
+    best: IntArray
     exposed_s: FloatArray
 
 
@@ -384,7 +386,8 @@ def _messages(
                     edge.repeats,
                     nbytes,
                     seconds,
-                    np.asarray(costs.algorithms)[best],
+                    costs.algorithms,
+                    best,
                     exposed,
                 )
             )

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from dse.items import CommItem, Itemised, OperatorItem
-from dse.memory import CATEGORIES
+from dse.memory import CATEGORIES, stage_bytes, state_by_category
 from dse.plan import Plan
 from dse.report import (
     Comm,
@@ -23,6 +23,7 @@ from dse.report import (
     StageMemory,
 )
 from dse.rules import Job, check
+from dse.schedule import FIRST, LAST, MIDDLE, in_flight
 from dse.stacks import Stack, default_stack, load_stack
 from dse.step import StepModel
 from dse.workload import TransformerConfig, Workload, load_model, make_workload
@@ -108,22 +109,28 @@ def evaluate(
 
 def stage_memory(step: StepModel, itemised: Itemised) -> tuple[StageMemory, ...]:
     """Peak bytes by category of every pipeline stage of an itemised plan."""
-    ranks = np.arange(itemised.plan.pp)[:, None]
-    by_category = step.memory_by_category(itemised.table, ranks)
-    total = by_category.total
+    plan, tables = itemised.plan, step.tables(itemised.table)
+    keys = itemised.keys
+    reserve = float(step.reserve_bytes[0])
     capacity = float(step.hardware.chip["memory_bytes"][0])
-    return tuple(
-        StageMemory(
-            **{
-                name: float(np.broadcast_to(by_category.parts[name], total.shape)[stage, 0])
-                for name in CATEGORIES
-            },
-            total=float(total[stage, 0]),
-            reserve=float(step.reserve_bytes[0]),
-            capacity=capacity,
+    found = []
+    for rank in range(plan.pp):
+        kind = FIRST if rank == 0 else LAST if rank == plan.pp - 1 else MIDDLE
+        alive = in_flight(
+            keys["schedule"], keys["pp"], keys["vpp"], np.array([itemised.micro_batches]), rank
         )
-        for stage in range(itemised.plan.pp)
-    )
+        held = stage_bytes(tables, kind, alive)
+        parts = {
+            **state_by_category(tables, kind),
+            "activations": held.activations,
+            "logits": held.logits,
+            "gathered": held.gathered,
+            "workspace": held.workspace,
+        }
+        amounts = {name: float(parts[name][0]) for name in CATEGORIES}
+        total = sum(amounts.values())
+        found.append(StageMemory(**amounts, total=total, reserve=reserve, capacity=capacity))
+    return tuple(found)
 
 
 def _report(

@@ -139,7 +139,7 @@ class Itemised:
             int(size[0]),
             int(span_nodes(hw, [(size, stride)])[0, 0]),
             message.verb,
-            str(message.algorithm[0, 0]),
+            message.algorithms[int(message.best[0, 0])],
             count,
             float(message.nbytes[0]),
             count * float(message.seconds[0, 0]),
@@ -151,11 +151,11 @@ class Itemised:
     ) -> CommItem:
         hw = self.model.hardware
         size, stride = self.keys[dim], strides(self.keys)[dim]
-        rows = self.model.rows(self.table)
+        tables = self.model.tables(self.table)
         start, rate = (
-            (rows.sync.ring_start_s, rows.sync.ring_s_per_byte)
+            (tables.sync.ring_start_s, tables.sync.ring_s_per_byte)
             if dim == "cp"
-            else (rows.sync.hop_start_s, rows.sync.hop_s_per_byte)
+            else (tables.sync.hop_start_s, tables.sync.hop_s_per_byte)
         )
         call_s = float(start[0, 0] + rate[0, 0] * nbytes)
         return CommItem(
@@ -174,7 +174,7 @@ class Itemised:
     def _ring(self) -> list[CommItem]:
         if self.plan.cp == 1:
             return []
-        kv_bytes = float(self.model.rows(self.table).layer.kv_bytes[0])
+        kv_bytes = float(self.model.tables(self.table).layer.kv_bytes[0])
         each = (self.plan.cp - 1) * self.micro_batches * self.layers
         forward = each * (2.0 if self.plan.recompute == "full" else 1.0)
         exposed = float(self.columns.parts["cp"][0, 0])
@@ -194,7 +194,7 @@ class Itemised:
     def _hops(self) -> list[CommItem]:
         if self.plan.pp == 1:
             return []
-        nbytes = float(self.model.rows(self.table).ends.boundary_bytes[0])
+        nbytes = float(self.model.tables(self.table).ends.boundary_bytes[0])
         count = float(self.micro_batches * self.plan.vpp)
         hidden = 1.0 - self.model.stack.overlap_p2p
         items = []
@@ -218,7 +218,7 @@ class Itemised:
                     size,
                     int(span_nodes(self.model.hardware, call.dims)[0, 0]),
                     call.verb,
-                    str(call.algorithm[0, 0]),
+                    call.algorithms[int(call.best[0, 0])],
                     count,
                     float(call.nbytes[0]),
                     count * float(call.seconds[0, 0]),

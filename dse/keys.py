@@ -1,65 +1,114 @@
-"""Distinct combinations of a few plan axes, found without sorting the plans.
+"""Distinct combinations of a few plan axes, found without sorting the plans, and tables over them.
 
 A block's cost depends on tp, cp, the micro-batch and a few more axes: hundreds of combinations
-under a million plans. Each combination packs into one integer by the axes' codes; a table over
-all packed values (which are few, because codes are dense) marks those that occur.
+under a million plans. Each combination packs into one integer by the axes' codes; a table over all
+packed values (which are few, because codes are dense) says which have been met and where their
+costs are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dse.plan import IntArray, PlanTable
 
-DENSE_LIMIT = 1 << 22
-"""Packed values up to this many are counted in a dense table (4 MiB of flags); above, they are
-sorted.
-"""
+DENSE_LIMIT = 1 << 24
+"""Packed values up to this many are looked up in a dense table; above, they are sorted."""
+
+UNKNOWN = -1
+
+Table = TypeVar("Table")
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """K distinct combinations.
-
-    Args:
-        columns: Axis to (K,) integers.
-        inverse: (P,) position of each plan's combination.
-    """
-
-    columns: dict[str, IntArray]
-    inverse: NDArray[np.intp]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-
-def distinct(table: PlanTable, axes: Sequence[str]) -> Keys:
-    """The distinct combinations of `axes` in `table`, in ascending packed order."""
-    packed = np.zeros(len(table), dtype=np.int64)
+def packed(table: PlanTable, axes: Sequence[str]) -> tuple[NDArray[np.int64], int]:
+    """(P,) one integer a combination of `axes`, and how many there could be."""
+    code = np.zeros(len(table), dtype=np.int64)
     size = 1
     for axis in axes:
         count = len(table.values[axis])
         if count > 1:
-            packed *= count
-            packed += table.codes[axis]
+            code *= count
+            code += table.codes[axis]
             size *= count
-    if size <= DENSE_LIMIT:
-        seen = np.zeros(size, dtype=bool)
-        seen[packed] = True
-        found = np.flatnonzero(seen)
-        position = np.zeros(size, dtype=np.intp)
-        position[found] = np.arange(len(found))
-        inverse = position[packed]
-    else:
-        found, inverse = np.unique(packed, return_inverse=True)
+    return code, size
+
+
+def unpacked(
+    found: NDArray[np.int64], values: Mapping[str, IntArray], axes: Sequence[str]
+) -> dict[str, IntArray]:
+    """Axis to (K,) values of packed combinations."""
     columns: dict[str, IntArray] = {}
-    rest = found.astype(np.int64)
+    rest = found
     for axis in reversed(axes):
-        count = len(table.values[axis])
-        columns[axis] = table.values[axis][rest % count]
+        count = len(values[axis])
+        columns[axis] = values[axis][rest % count]
         rest = rest // count
-    return Keys(columns, inverse)
+    return columns
+
+
+class KeyedTable(Generic[Table]):
+    """A table of costs over the combinations met so far, growing as plans bring new ones.
+
+    Where all combinations are few beside the plans at hand they are priced at the first sight: one
+    pass over many keys costs less than many passes over few.
+
+    Args:
+        axes: Plan axes that the costs depend on.
+        build: (K,) columns of those axes to a dataclass of arrays whose last axis is K.
+    """
+
+    def __init__(self, axes: Sequence[str], build: Callable[[dict[str, IntArray]], Table]) -> None:
+        self.axes = tuple(axes)
+        self.build = build
+        self._values: Mapping[str, IntArray] | None = None
+        self._position: NDArray[np.intp] | None = None
+        self._count = 0
+        self._table: Table | None = None
+
+    def lookup(self, plans: PlanTable) -> tuple[Table, NDArray[np.intp]]:
+        """The table, and the (P,) place of each plan's combination in it."""
+        code, size = packed(plans, self.axes)
+        if self._values is not plans.values:
+            # Codes of another dictionary of values mean other combinations.
+            self._values = plans.values
+            self._count = 0
+            self._table = None
+            dense = size <= DENSE_LIMIT
+            self._position = np.full(size, UNKNOWN, dtype=np.intp) if dense else None
+        if self._position is None:
+            return self._sorted(plans, code)
+        places = self._position[code]
+        if self._table is None or places.min(initial=0) == UNKNOWN:
+            fresh = np.zeros(size, dtype=bool)
+            fresh[code[places == UNKNOWN]] = True
+            if size <= len(plans):
+                fresh = self._position == UNKNOWN
+            found = np.flatnonzero(fresh).astype(np.int64)
+            self._position[found] = self._count + np.arange(len(found))
+            self._count += len(found)
+            part = self.build(unpacked(found, plans.values, self.axes))
+            self._table = part if self._table is None else joined(self._table, part)
+            places = self._position[code]
+        return self._table, places
+
+    def _sorted(self, plans: PlanTable, code: NDArray[np.int64]) -> tuple[Table, NDArray[np.intp]]:
+        found, places = np.unique(code, return_inverse=True)
+        return self.build(unpacked(found, plans.values, self.axes)), places
+
+
+def joined(table: Table, part: Table) -> Table:
+    """Two tables of one kind, one after the other along their last axis."""
+    kind: Any = type(table)
+    return kind(  # type: ignore[no-any-return]
+        **{
+            field.name: np.concatenate(
+                [getattr(table, field.name), getattr(part, field.name)], axis=-1
+            )
+            for field in fields(kind)
+        }
+    )

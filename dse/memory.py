@@ -6,7 +6,7 @@ recomputed, a gathered input, gathered units). Logits count as kept in both: sli
 Formulas: sections 3, 4 of the sheet in `docs/model.md`.
 
 Three stages can be the fullest: rank 0 (embedding, most micro-batches alive), rank 1 (where the
-first stage has fewer layers), the last (head, logits). Shapes: (3, P) by stage, P plans.
+first stage has fewer layers), the last (head, logits). P plans.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dse.plan import IntArray
-from dse.schedule import GPIPE, in_flight
+from dse.schedule import FIRST, LAST, MIDDLE, ScheduleTable
 from dse.sync import SyncTable
 from dse.tables import EndsTable, LayerTable
 from hwmodels.table import FloatArray
@@ -31,72 +31,88 @@ CATEGORIES = (
     "gathered",
     "workspace",
 )
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes by category, each (3, P): rank 0, rank 1, the last; one stage fills all three."""
+class Tables:
+    """The tables of one evaluation and, for each, the (P,) place of every plan in it."""
 
-    parts: Mapping[str, FloatArray]
+    layer: LayerTable
+    ends: EndsTable
+    sync: SyncTable
+    schedule: ScheduleTable
+    at_layer: Places
+    at_ends: Places
+    at_sync: Places
+    at_schedule: Places
+
+
+@dataclass(frozen=True, slots=True)
+class StageBytes:
+    """(P,) bytes of one stage of each plan; `state` is weights, gradients and optimizer."""
+
+    state: FloatArray
+    activations: FloatArray
+    logits: FloatArray
+    gathered: FloatArray
+    workspace: FloatArray
 
     @property
     def total(self) -> FloatArray:
-        """(3, P) sum of the categories, in their order."""
-        total: FloatArray = self.parts[CATEGORIES[0]]
-        for name in CATEGORIES[1:]:
-            total = total + self.parts[name]
+        """(P,) peak without the reserve."""
+        total: FloatArray = (
+            self.state + self.activations + self.logits + self.gathered + self.workspace
+        )
         return total
 
 
-def memory(
-    plan: Mapping[str, IntArray],
-    rank: IntArray | None,
-    layer: LayerTable,
-    ends: EndsTable,
-    sync: SyncTable,
-    ids: Mapping[str, IntArray],
-) -> Memory:
-    """Peak bytes of P plans.
+def peak_bytes(tables: Tables) -> tuple[FloatArray, NDArray[np.int64]]:
+    """(P,) peak of the fullest stage, and its kind: 0 first, 1 second, 2 last."""
+    alive = tables.schedule.alive[:, tables.at_schedule]
+    totals = [stage_bytes(tables, kind, alive[kind]).total for kind in (FIRST, MIDDLE, LAST)]
+    fullest = np.where(totals[MIDDLE] > totals[FIRST], MIDDLE, FIRST)
+    peak = np.maximum(totals[FIRST], totals[MIDDLE])
+    fullest = np.where(totals[LAST] > peak, LAST, fullest)
+    return np.maximum(peak, totals[LAST]), fullest
+
+
+def stage_bytes(tables: Tables, kind: int, alive: FloatArray) -> StageBytes:
+    """Bytes of the first, a middle or the last stage.
 
     Args:
-        plan: (P,) columns `pp, vpp, schedule, num_microbatches`.
-        rank: (3, P) ranks to look at; 0, 1 and the last if None.
-        layer: Table of layers, gathered by `ids["layer"]`.
-        ends: Table of ends, gathered by `ids["ends"]`.
-        sync: Table of state, gathered by `ids["sync"]`.
-        ids: (P,) positions in the three tables.
+        tables: Tables and places.
+        kind: FIRST, MIDDLE or LAST; a single stage is first and last at once.
+        alive: (P,) micro-batches whose activations the stage holds.
     """
-    pp, m = plan["pp"], plan["num_microbatches"]
-    if rank is None:
-        rank = np.stack([np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])
-    kind = np.where(rank == 0, 0, np.where(rank == pp - 1, 2, 1))
-    first, last = rank == 0, rank == pp - 1
+    layer, ends, sync = tables.layer, tables.ends, tables.sync
+    at_ends, at_sync = tables.at_ends, tables.at_sync
+    activations = alive * sync.layers[kind][at_sync] * layer.saved_bytes[tables.at_layer]
+    gathered = sync.gathered_bytes[at_sync]
+    pp = tables.schedule.pp[tables.at_schedule]
+    workspace = layer.working_bytes[tables.at_layer] + (pp > 1) * ends.buffer_bytes[at_ends]
+    logits = np.zeros_like(activations)
+    if kind == FIRST:
+        activations = activations + alive * ends.embedding_saved_bytes[at_ends]
+    if kind != MIDDLE:
+        # Where pp = 1 the first stage has the head as well; a first stage of several has none.
+        has_head = 1.0 if kind == LAST else (pp == 1).astype(float)
+        at_head = has_head * tables.schedule.at_head[tables.at_schedule]
+        activations = activations + at_head * ends.head_saved_bytes[at_ends]
+        logits = at_head * ends.logits_bytes[at_ends]
+        at_loss = sync.gathered_at_loss_bytes[at_sync]
+        beside = ends.loss_bytes[at_ends]
+        loss_is_peak = has_head * (at_loss + beside) > gathered + workspace
+        gathered = np.where(loss_is_peak, at_loss, gathered)
+        workspace = np.where(loss_is_peak, beside, workspace)
+    return StageBytes(sync.state_bytes[kind][at_sync], activations, logits, gathered, workspace)
 
-    def state(table: FloatArray) -> FloatArray:
-        picked: FloatArray = table[kind, ids["sync"]]
-        return picked
 
-    alive = np.stack([in_flight(plan["schedule"], pp, plan["vpp"], m, row) for row in rank])
-    activations = alive * state(sync.layers) * layer.saved_bytes[ids["layer"]]
-    activations = activations + first * alive * ends.embedding_saved_bytes[ids["ends"]]
-    at_head = last * np.where(plan["schedule"] == GPIPE, m, 1)
-    activations = activations + at_head * ends.head_saved_bytes[ids["ends"]]
-    logits = at_head * ends.logits_bytes[ids["ends"]]
-
-    piped = pp > 1
-    gathered = sync.gathered_bytes[ids["sync"]] + 0.0 * alive
-    working = layer.working_bytes[ids["layer"]] + piped * ends.buffer_bytes[ids["ends"]]
-    at_loss = last * (sync.gathered_at_loss_bytes[ids["sync"]])
-    beside = last * ends.loss_bytes[ids["ends"]]
-    loss_is_peak = at_loss + beside > gathered + working
-    return Memory(
-        {
-            "weights": state(sync.weights_bytes),
-            "gradients": state(sync.gradients_bytes),
-            "optimizer": state(sync.optimizer_bytes),
-            "activations": activations,
-            "logits": logits,
-            "gathered": np.where(loss_is_peak, at_loss, gathered),
-            "workspace": np.where(loss_is_peak, beside, working),
-        }
-    )
+def state_by_category(tables: Tables, kind: int) -> Mapping[str, FloatArray]:
+    """Weights, gradients and optimizer of one kind of stage, (P,) each."""
+    sync, at_sync = tables.sync, tables.at_sync
+    return {
+        "weights": sync.weights_bytes[kind][at_sync],
+        "gradients": sync.gradients_bytes[kind][at_sync],
+        "optimizer": sync.optimizer_bytes[kind][at_sync],
+    }

@@ -19,6 +19,7 @@ Shapes broadcast: (H, P) seconds, (P,) integers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,8 @@ from hwmodels.table import FloatArray
 GPIPE = SCHEDULES.index("gpipe")
 INTERLEAVED = SCHEDULES.index("interleaved")
 FIRST, MIDDLE, LAST = 0, 1, 2
+
+Numbers = FloatArray | IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class PipeTime:
 
 
 def pipe_time(
-    schedule: IntArray, pp: IntArray, vpp: IntArray, num_microbatches: IntArray, stages: Stages
+    schedule: Numbers, pp: Numbers, vpp: Numbers, num_microbatches: Numbers, stages: Stages
 ) -> PipeTime:
     """Seconds from the first forward to the last backward.
 
@@ -63,8 +66,7 @@ def pipe_time(
         num_microbatches: (P,) micro-batches a step.
         stages: Seconds of one micro-batch.
     """
-    p = pp.astype(float)
-    m = num_microbatches.astype(float)
+    p, m = pp, num_microbatches
     one_stage = pp == 1
     deep = pp > 2
     first, middle, last = (
@@ -114,6 +116,53 @@ def pipe_time(
         steady = np.where(flush, total + (m - 1) * (max_f + max_b), steady)
         steady = np.where(woven, m * slowest + (p - 1) / vpp * (total / p), steady)
     return PipeTime(np.where(one_stage, best_s, steady), np.where(one_stage, FIRST, critical))
+
+
+SCHEDULE_AXES = (
+    "pp",
+    "vpp",
+    "schedule",
+    "dp",
+    "micro_batch_size",
+    "global_batch_size",
+    "cp",
+    "zero",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTable:
+    """What a plan's schedule fixes, over K distinct combinations of `SCHEDULE_AXES`.
+
+    `alive` is (3, K): micro-batches held by rank 0, rank 1 and the last; `at_head` those whose
+    logits are held; all in units of a device's layers. The others are (K,).
+    """
+
+    pp: FloatArray
+    vpp: FloatArray
+    cp: FloatArray
+    schedule: FloatArray
+    zero: FloatArray
+    num_microbatches: FloatArray
+    alive: FloatArray
+    at_head: FloatArray
+
+
+def schedule_table(keys: Mapping[str, IntArray]) -> ScheduleTable:
+    """Work out micro-batches and how many of them are alive where."""
+    pp, vpp, schedule = keys["pp"], keys["vpp"], keys["schedule"]
+    m = keys["global_batch_size"] // (keys["micro_batch_size"] * keys["dp"])
+    ranks = (np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1)
+    return ScheduleTable(
+        pp=pp.astype(float),
+        vpp=vpp.astype(float),
+        cp=keys["cp"].astype(float),
+        schedule=schedule.astype(float),
+        zero=keys["zero"].astype(float),
+        num_microbatches=m.astype(float),
+        alive=np.stack([in_flight(schedule, pp, vpp, m, rank) for rank in ranks]),
+        at_head=np.where(schedule == GPIPE, m, 1).astype(float),
+    )
 
 
 def in_flight(

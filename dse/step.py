@@ -22,12 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.block import Pricing
-from dse.keys import distinct
-from dse.memory import Memory, memory
+from dse.keys import KeyedTable
+from dse.memory import Tables, peak_bytes
 from dse.plan import IntArray, PlanTable
-from dse.schedule import FIRST, LAST, MIDDLE, Stages, pipe_time
+from dse.schedule import (
+    FIRST,
+    LAST,
+    MIDDLE,
+    SCHEDULE_AXES,
+    ScheduleTable,
+    Stages,
+    pipe_time,
+    schedule_table,
+)
 from dse.stacks import Stack
-from dse.sync import SYNC_AXES, SyncTable, sync_table
+from dse.sync import SYNC_AXES, sync_table
 from dse.tables import ENDS_AXES, LAYER_AXES, EndsTable, LayerTable, ends_table, layer_table
 from dse.workload import Workload
 from hwmodels.table import FloatArray, HardwareTable
@@ -61,17 +70,6 @@ class MemoryColumns:
     peak_stage: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Tables and positions for one set of plans."""
-
-    layer: LayerTable
-    ends: EndsTable
-    sync: SyncTable
-    ids: Mapping[str, NDArray[np.intp]]
-    plan: Mapping[str, IntArray]
-
-
 class StepModel:
     """Prices plans of one workload on H hardware rows under one stack.
 
@@ -86,7 +84,14 @@ class StepModel:
         self.hardware = hardware
         self.stack = stack
         self.pricing = Pricing(hardware, workload.config, stack, workload.precision)
-        self._last: tuple[PlanTable, _Rows] | None = None
+        seq_length = workload.seq_length
+        self._layer = KeyedTable(
+            LAYER_AXES, lambda keys: layer_table(self.pricing, seq_length, keys)
+        )
+        self._ends = KeyedTable(ENDS_AXES, lambda keys: ends_table(self.pricing, seq_length, keys))
+        self._sync = KeyedTable(SYNC_AXES, lambda keys: sync_table(self.pricing, seq_length, keys))
+        self._schedule = KeyedTable(SCHEDULE_AXES, schedule_table)
+        self._last: tuple[PlanTable, Tables] | None = None
 
     @property
     def reserve_bytes(self) -> FloatArray:
@@ -101,79 +106,56 @@ class StepModel:
         usable: FloatArray = self.hardware.chip["memory_bytes"] - self.reserve_bytes
         return usable
 
-    # Tables ----------------------------------------------------------------------------------
-
-    def rows(self, table: PlanTable) -> _Rows:
-        """The three tables of the plans' distinct keys, and each plan's place in them."""
-        if self._last is not None and self._last[0] is table:
+    def tables(self, plans: PlanTable) -> Tables:
+        """The tables over distinct keys, and each plan's places in them."""
+        if self._last is not None and self._last[0] is plans:
             return self._last[1]
-        layer_keys = distinct(table, LAYER_AXES)
-        ends_keys = distinct(table, ENDS_AXES)
-        sync_keys = distinct(table, SYNC_AXES)
-        seq_length = self.workload.seq_length
-        plan = {axis: table.column(axis) for axis in ("pp", "vpp", "cp", "schedule", "zero")}
-        micro_batches = table.column("global_batch_size") // (
-            table.column("micro_batch_size") * table.column("dp")
-        )
-        rows = _Rows(
-            layer=layer_table(self.pricing, seq_length, layer_keys.columns),
-            ends=ends_table(self.pricing, seq_length, ends_keys.columns),
-            sync=sync_table(self.pricing, seq_length, sync_keys.columns),
-            ids={
-                "layer": layer_keys.inverse,
-                "ends": ends_keys.inverse,
-                "sync": sync_keys.inverse,
-            },
-            plan={**plan, "num_microbatches": micro_batches},
-        )
-        self._last = (table, rows)
-        return rows
+        layer, at_layer = self._layer.lookup(plans)
+        ends, at_ends = self._ends.lookup(plans)
+        sync, at_sync = self._sync.lookup(plans)
+        schedule, at_schedule = self._schedule.lookup(plans)
+        found = Tables(layer, ends, sync, schedule, at_layer, at_ends, at_sync, at_schedule)
+        self._last = (plans, found)
+        return found
 
-    # Memory ----------------------------------------------------------------------------------
-
-    def memory_by_category(self, table: PlanTable, ranks: IntArray | None = None) -> Memory:
-        """Bytes by category on chosen ranks ((R, P), default rank 0, rank 1 and the last)."""
-        rows = self.rows(table)
-        return memory(rows.plan, ranks, rows.layer, rows.ends, rows.sync, rows.ids)
-
-    def memory(self, table: PlanTable) -> MemoryColumns:
+    def memory(self, plans: PlanTable) -> MemoryColumns:
         """Peak bytes of the fullest stage of each plan."""
-        total = self.memory_by_category(table).total
-        fullest = total.argmax(axis=0)
-        pp = self.rows(table).plan["pp"]
-        rank = np.choose(fullest, [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1])
-        return MemoryColumns(total.max(axis=0), rank)
+        tables = self.tables(plans)
+        peak, kind = peak_bytes(tables)
+        last = tables.schedule.pp[tables.at_schedule].astype(np.int64) - 1
+        rank = np.where(kind == FIRST, 0, np.where(kind == MIDDLE, np.minimum(1, last), last))
+        return MemoryColumns(peak, rank)
 
     # Time ------------------------------------------------------------------------------------
 
-    def bound_s(self, table: PlanTable) -> FloatArray:
+    def bound_s(self, plans: PlanTable) -> FloatArray:
         """(H, P) a lower bound on the step time, from kernels of the layers alone.
 
         With F the layer's kernel seconds, L the stages' layers: every stage works m L F, and the
         pipeline takes at least (m + (p-1)/v) times its emptiest stage.
         """
-        rows = self.rows(table)
-        plan = rows.plan
-        kernels_s = rows.layer.forward_s + rows.layer.backward_s
-        per_layer = kernels_s[:, rows.ids["layer"]]
-        layers = rows.sync.layers
-        fewest, most = layers.min(axis=0)[rows.ids["sync"]], layers.max(axis=0)[rows.ids["sync"]]
-        m = plan["num_microbatches"]
-        filled = (m + (plan["pp"] - 1) / plan["vpp"]) * fewest
+        tables = self.tables(plans)
+        schedule, at = tables.schedule, tables.at_schedule
+        kernels_s = tables.layer.forward_s + tables.layer.backward_s
+        per_layer = kernels_s[:, tables.at_layer]
+        layers = tables.sync.layers
+        fewest = layers.min(axis=0)[tables.at_sync]
+        most = layers.max(axis=0)[tables.at_sync]
+        m = schedule.num_microbatches[at]
+        filled = (m + ((schedule.pp - 1) / schedule.vpp)[at]) * fewest
         bound: FloatArray = per_layer * np.maximum(m * most, filled)
         return bound
 
-    def evaluate(self, table: PlanTable) -> StepColumns:
+    def evaluate(self, plans: PlanTable) -> StepColumns:
         """Price every plan on every machine."""
-        rows = self.rows(table)
-        plan, sync = rows.plan, rows.sync
-        at_layer, at_ends, at_sync = (rows.ids[name] for name in ("layer", "ends", "sync"))
-        m = plan["num_microbatches"].astype(float)
-        pp = plan["pp"]
-        layer = _gathered(rows.layer, at_layer)
-        ends = _gathered(rows.ends, at_ends)
+        tables = self.tables(plans)
+        sync, at_sync = tables.sync, tables.at_sync
+        layer = _gathered(tables.layer, tables.at_layer)
+        ends = _gathered(tables.ends, tables.at_ends)
+        plan = _gathered(tables.schedule, tables.at_schedule)
+        m, pp = plan["num_microbatches"], plan["pp"]
 
-        ring_f, ring_b = self._ring(rows, layer)
+        ring_f, ring_b = self._ring(tables, plan["cp"], layer)
         messages_f = layer["forward_tp_s"] + layer["forward_ep_s"] + ring_f
         messages_b = layer["backward_tp_s"] + layer["backward_ep_s"] + ring_b
         busy_f = layer["forward_s"] + messages_f
@@ -230,7 +212,7 @@ class StepModel:
             "cp": m * own_layers * (ring_f + ring_b),
             "ep": m * own_layers * (layer["forward_ep_s"] + layer["backward_ep_s"]),
             "pp": m * 2.0 * hop + sync.once_pp_s[:, at_sync],
-            "dp": self._data_parallel(rows, layer_f, layer_b, own_layers, m),
+            "dp": self._data_parallel(tables, plan, layer_f, layer_b, own_layers),
             "bubble": np.maximum(pipe.seconds - m * busy, 0.0),
             "optimizer": sync.optimizer_s[:, at_sync],
             "host": m * excess,
@@ -238,21 +220,21 @@ class StepModel:
         step = parts[PARTS[0]]
         for name in PARTS[1:]:
             step = step + parts[name]
-        return StepColumns(step, parts, critical, self.memory(table).peak_bytes)
+        return StepColumns(step, parts, critical, self.memory(plans).peak_bytes)
 
-    def _ring(self, rows: _Rows, layer: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+    def _ring(
+        self, tables: Tables, cp: FloatArray, layer: Mapping[str, FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
         """(H, P) exposed seconds of ring attention, forward and backward, of one layer.
 
         c - 1 messages of K and V, each beside one step of attention; backward sends K and V again
         and their gradients, twice the bytes. Recomputation repeats the forward's ring.
         """
-        cp = rows.plan["cp"].astype(float)
         if np.all(cp == 1):
             nothing = np.zeros_like(layer["forward_s"])
             return nothing, nothing
-        at_sync = rows.ids["sync"]
-        start = rows.sync.ring_start_s[:, at_sync]
-        rate = rows.sync.ring_s_per_byte[:, at_sync]
+        start = tables.sync.ring_start_s[:, tables.at_sync]
+        rate = tables.sync.ring_s_per_byte[:, tables.at_sync]
         step_f = layer["core_forward_s"] / cp
         step_b = layer["core_backward_s"] / cp
         message = rate * layer["kv_bytes"]
@@ -262,11 +244,11 @@ class StepModel:
 
     def _data_parallel(
         self,
-        rows: _Rows,
+        tables: Tables,
+        plan: Mapping[str, FloatArray],
         layer_f: FloatArray,
         layer_b: FloatArray,
         own_layers: FloatArray,
-        m: FloatArray,
     ) -> FloatArray:
         """(H, P) exposed gradient and parameter traffic.
 
@@ -275,7 +257,8 @@ class StepModel:
         micro-batch. ZeRO-3: a layer's backward hides the next gather and the previous reduction,
         or waits for them.
         """
-        sync, zero, at = rows.sync, rows.plan["zero"], rows.ids["sync"]
+        sync, at = tables.sync, tables.at_sync
+        zero, m = plan["zero"], plan["num_microbatches"]
         stack = self.stack
         reduce_s, gather_s = sync.reduce_s[:, at], sync.gather_s[:, at]
         window = np.maximum(own_layers - 1.0, 0.0)
@@ -302,5 +285,7 @@ def _waits(traffic_s: FloatArray, beside_s: FloatArray, overlap: float) -> Float
     return traffic_s - np.minimum(overlap * traffic_s, beside_s)
 
 
-def _gathered(table: LayerTable | EndsTable, index: NDArray[np.intp]) -> dict[str, FloatArray]:
+def _gathered(
+    table: LayerTable | EndsTable | ScheduleTable, index: NDArray[np.intp]
+) -> dict[str, FloatArray]:
     return {field.name: getattr(table, field.name)[..., index] for field in fields(table)}

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dse.block import Pricing
 from dse.mesh import expert_data_degree, strides
@@ -30,6 +29,7 @@ from dse.parameters import (
 from dse.plan import IntArray
 from dse.precision import SENT_BYTES, parameter_bytes
 from hwmodels import collectives, kernels
+from hwmodels.collectives import Coefficients
 from hwmodels.placement import hop_level, members
 from hwmodels.table import FloatArray
 
@@ -70,7 +70,8 @@ class SyncCall:
         dims: (size, stride) of each mesh dimension of the group.
         nbytes: (K,) message of a call.
         seconds: (H, K) of a call.
-        algorithm: (H, K) name of the fastest algorithm.
+        algorithms: Names of the algorithms.
+        best: (H, K) position of the fastest.
     """
 
     name: str
@@ -79,7 +80,8 @@ class SyncCall:
     dims: Dims
     nbytes: FloatArray
     seconds: FloatArray
-    algorithm: NDArray[np.str_]
+    algorithms: tuple[str, ...]
+    best: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class SyncTable:
     ring_start_s: FloatArray
     ring_s_per_byte: FloatArray
     layers: FloatArray
+    state_bytes: FloatArray
     weights_bytes: FloatArray
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
@@ -142,14 +145,17 @@ def sync_calls(
     expert_replicas: Dims = [(expert_data_degree(keys), keys["etp"] * keys["ep"])]
     moe = pricing.config.is_moe
     found: dict[str, SyncCall] = {}
+    # One group's costs serve all its messages; groups are told apart by identity.
+    priced: dict[tuple[str, int], Coefficients] = {}
 
     def call(name: str, link: str, verb: str, dims: Dims, nbytes: FloatArray) -> None:
         hw = pricing.hardware
-        costs = collectives.coefficients(verb, hw, members(hw, dims))
+        if (verb, id(dims)) not in priced:
+            priced[verb, id(dims)] = collectives.coefficients(verb, hw, members(hw, dims))
+        costs = priced[verb, id(dims)]
         seconds, best = collectives.seconds(costs, nbytes)
         seconds = np.where(nbytes > 0, seconds, 0.0) * pricing.stack.network_factor
-        algorithm = np.asarray(costs.algorithms)[best]
-        found[name] = SyncCall(name, link, verb, dims, nbytes, seconds, algorithm)
+        found[name] = SyncCall(name, link, verb, dims, nbytes, seconds, costs.algorithms, best)
 
     def of_stage(amount: FloatArray) -> FloatArray:
         picked: FloatArray = amount.max(axis=0) if stage is None else amount[stage]
@@ -249,6 +255,7 @@ def sync_table(pricing: Pricing, seq_length: int, keys: Keys) -> SyncTable:
         ring_start_s=ring_start,
         ring_s_per_byte=ring_rate,
         layers=layers,
+        state_bytes=state.weights + state.gradients + state.optimizer,
         weights_bytes=state.weights,
         gradients_bytes=state.gradients,
         optimizer_bytes=state.optimizer,
