@@ -64,7 +64,7 @@ def read_file(path: str | Path, model: TransformerConfig | None = None) -> Megat
             raw = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else str(problem)
-        raise ConfigError(f"cannot read {name}: {reason}", file=name) from None
+        raise ConfigError(f"cannot be read: {reason}", file=name) from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError("an argument file of more than 1 MiB is not one", file=name)
     try:

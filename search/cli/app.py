@@ -1,0 +1,124 @@
+"""Which commands there are, and what becomes of their errors.
+
+Commands are named by import path and loaded when called, so that help costs nothing else. Every
+error of the project leaves by one door: one line on stderr, the same as an object on stdout under
+`--json`, and an exit code (0 ok, 1 nothing feasible, 2 bad input, 130 interrupted).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+    from hwmodels.errors import DseError
+
+OK, INFEASIBLE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+COMMANDS = {
+    "show": "Print a chip, node, cluster or model with its sources; list them without a name.",
+    "evaluate": "Price one plan: step time, what bounds it, memory by stage.",
+    "plan": "Find the best plan of a model on a cluster, exactly.",
+    "compare": "Set two saved results side by side, term by term.",
+}
+
+
+HELP = """Decide what hardware, and what parallel plan, to train large networks on.
+
+usage: dse COMMAND ...
+
+{commands}
+
+Each command says more: dse COMMAND --help. For a start:
+
+  dse plan llama-3-70b dgx-h100 --chips 64 --global-batch-size 512
+  dse plan path/to/config.json dgx-h100 --chips 64 --global-batch-size 512
+  dse show model
+"""
+
+
+def help_text() -> str:
+    """What `dse --help` prints; written by hand so that it costs no import."""
+    lines = [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    return HELP.format(commands="\n".join(lines))
+
+
+def build_app() -> App:
+    """The application with its lazily loaded commands."""
+    from cyclopts import App
+
+    app = App(
+        name="dse",
+        help="Decide what hardware, and what parallel plan, to train large networks on.",
+        help_format="plaintext",
+        version=_version,
+    )
+    for name, text in COMMANDS.items():
+        app.command(f"search.cli.{name}:{name}", name=name, help=text)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments after the program's name; those of the process where None.
+
+    Returns:
+        The exit code.
+    """
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    as_json = any(token == "--json" or token.startswith("--json=") for token in tokens)
+    try:
+        if not tokens or tokens[0] in ("-h", "--help"):
+            print(help_text(), end="")
+            return OK
+        code = build_app()(
+            tokens, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader went away; what is still buffered must not fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as problem:
+        return _report(problem, as_json, tokens)
+    return code if isinstance(code, int) else OK
+
+
+def _report(problem: Exception, as_json: bool, tokens: Sequence[str]) -> int:
+    from cyclopts import CycloptsError
+
+    from hwmodels.errors import DseError, InfeasibleError
+
+    if isinstance(problem, CycloptsError):
+        from search.cli.parse import usage_error
+
+        problem = usage_error(problem, tuple(COMMANDS), tokens)
+    if not isinstance(problem, DseError):
+        raise problem
+    infeasible = isinstance(problem, InfeasibleError)
+    if as_json:
+        body = {"infeasible" if infeasible else "error": problem.as_dict()}
+        print(json.dumps(body, allow_nan=False))
+    print(f"dse: {_one_line(problem)}", file=sys.stderr)
+    return INFEASIBLE if infeasible else BAD_INPUT
+
+
+def _one_line(problem: DseError) -> str:
+    text = " ".join(str(problem).split())
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _version() -> str:
+    from hwmodels.version import __version__
+
+    return __version__
