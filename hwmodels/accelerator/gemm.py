@@ -55,6 +55,7 @@ def parts(
     *,
     dtype: str,
     extra_bytes: Values = 0.0,
+    burst: bool = False,
 ) -> KernelParts:
     """The terms of `batch` products of (m, k) by (k, n); arguments as in `kernels.matmul.parts`.
 
@@ -66,6 +67,8 @@ def parts(
     """
     (m_, n_, k_, batch_, extra), ndim = shaped(m, n, k, batch, extra_bytes)
     compute_s = _matrix_seconds(hw, m_, n_, k_, batch_, dtype, ndim)
+    if burst:
+        compute_s = compute_s * parameter(hw, f"matmul_sustained.{dtype}", ndim)
     size = element_bytes(dtype)
     nbytes = extra + traffic_bytes(
         parameter(hw, "scratchpad_bytes", ndim),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -9,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from hwmodels.accelerator.design import MEMORIES, NODES_NM, PRECISIONS, DesignColumns
 from hwmodels.accelerator.priors import load_priors
 from hwmodels.errors import ConfigError, UnsupportedError
-from hwmodels.sourced import Section
+from hwmodels.sourced import PROVENANCE_KEYS, Section, load_document
 
 GIGA = 1e9
+KIND = "accelerator"
 MAX_CELLS = 1024
 _AT_LEAST_ONE = (
     "cores",
@@ -172,6 +174,15 @@ class Systolic(BaseModel):
         }
 
 
+def load_template(path: str | Path) -> Systolic:
+    """A design from a YAML file of `kind: accelerator`.
+
+    Raises:
+        ConfigError: As `read_template`, or not such a file.
+    """
+    return read_template(load_document(path, kinds=(KIND,)))
+
+
 def read_template(section: Section) -> Systolic:
     """A design from an open file; quantities carry their units.
 
@@ -190,7 +201,9 @@ def read_fields(section: Section) -> dict[str, Any]:
     """The fields of `Systolic` that a file states, not yet checked against physics."""
     names = ("name", "precision", "memory")
     keys = (*names, *WHOLE, "special_per_cycle_per_core", *KEYS)
-    section.only(keys, required=[key for key in keys if key not in _OPTIONAL])
+    section.only(
+        (*keys, "kind", *PROVENANCE_KEYS), required=[key for key in keys if key not in _OPTIONAL]
+    )
     fields: dict[str, Any] = {key: section.text(key) for key in names if key in section}
     for key in WHOLE:
         if key in section:
