@@ -1,8 +1,8 @@
 """Hardware rows: many machines as columns, so that one call prices them all.
 
-A row is anything that perturbs the machine: a catalogued cluster, a design that a search asked for,
-a draw from a calibration's spread, a rate one per cent higher. All rows of a table share the *kinds*
-of their network levels; sizes, rates and every number of the chip may differ.
+A row is anything that perturbs the machine: a catalogued cluster, a design that a search asked
+for, a draw from a calibration's spread, a rate one per cent higher. All rows of a table share the
+*kinds* of their network levels; sizes, rates and every number of the chip may differ.
 
 Shapes: `H` rows, `nl` network levels, innermost first.
 """
@@ -61,12 +61,15 @@ class HardwareTable:
         return values.reshape(values.shape + (1,) * (ndim - 1))
 
     def scaled(self, name: str, factor: float) -> HardwareTable:
-        """The same rows with one chip column, or one level column at all levels, times `factor`."""
+        """The same rows with one chip column, or one level column at all levels, times `factor`.
+        """
         if name in self.chip:
             return replace(self, chip={**self.chip, name: self.chip[name] * factor})
         if name in self.level:
             return replace(self, level={**self.level, name: self.level[name] * factor})
-        raise ConfigError(f"no hardware column {name!r}", field=name, allowed=[*self.chip, *self.level])
+        raise ConfigError(
+            f"no hardware column {name!r}", field=name, allowed=[*self.chip, *self.level]
+        )
 
     @classmethod
     def of(cls, clusters: Sequence[Cluster]) -> HardwareTable:

@@ -16,8 +16,9 @@ from hwmodels.accelerator import (
     to_chip,
     to_chip_columns,
 )
-from hwmodels.accelerator.gemm import attention_parts, is_systolic, parts, pointwise_parts
+from hwmodels.accelerator.gemm import attention_parts, parts, pointwise_parts
 from hwmodels.errors import UnsupportedError
+from hwmodels.kernels.parts import is_systolic
 from hwmodels.table import HardwareTable
 
 pytestmark = pytest.mark.fast

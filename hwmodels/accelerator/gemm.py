@@ -41,11 +41,6 @@ _PASS_FLOP_PER_BYTE = 2.0
 _PASS_SPECIAL_PER_BYTE = 0.1
 
 
-def is_systolic(hw: HardwareTable) -> bool:
-    """Whether the rows describe systolic chips."""
-    return all(f"kernel.{name}" in hw.chip for name in COLUMNS)
-
-
 def parts(
     hw: HardwareTable,
     m: Values,

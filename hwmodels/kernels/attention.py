@@ -30,6 +30,7 @@ from hwmodels.kernels.parts import (
     KernelParts,
     Values,
     element_bytes,
+    is_systolic,
     parameter,
     peak,
     shaped,
@@ -86,6 +87,21 @@ def parts(
         UnsupportedError: Unknown dtype or direction, or a chip without a peak for the dtype.
     """
     _check_direction(direction)
+    if is_systolic(hw):
+        from hwmodels.accelerator import gemm  # it builds on this package
+
+        return gemm.attention_parts(
+            hw,
+            batch,
+            heads,
+            kv_heads,
+            seq_q,
+            seq_kv,
+            head_dim,
+            pairs_fraction=pairs_fraction,
+            dtype=dtype,
+            direction=direction,
+        )
     (b, a, kv, sq, skv, d, fraction), ndim = shaped(
         batch, heads, kv_heads, seq_q, seq_kv, head_dim, pairs_fraction
     )

@@ -34,6 +34,7 @@ from hwmodels.kernels.parts import (
     KernelParts,
     Values,
     element_bytes,
+    is_systolic,
     parameter,
     peak,
     shaped,
@@ -100,6 +101,10 @@ def parts(
     Raises:
         UnsupportedError: Unknown dtype, or a chip without a peak for it.
     """
+    if is_systolic(hw):
+        from hwmodels.accelerator import gemm  # it builds on this package
+
+        return gemm.parts(hw, m, n, k, batch, dtype=dtype, extra_bytes=extra_bytes, burst=burst)
     (m_, n_, k_, batch_, extra), ndim = shaped(m, n, k, batch, extra_bytes)
     cores = hw.column("num_cores", ndim)
     rate = peak(hw, dtype, ndim) * parameter(hw, f"matmul_efficiency.{dtype}", ndim)

@@ -43,6 +43,11 @@ class KernelParts:
         return named
 
 
+def is_systolic(hw: HardwareTable) -> bool:
+    """Whether the rows are systolic designs, which bring a cycle model of their own."""
+    return "kernel.systolic_rows" in hw.chip
+
+
 def parameter(hw: HardwareTable, name: str, ndim: int) -> FloatArray:
     """The kernel parameter `name` of every row, shaped (H, 1, ..., 1) with `ndim` axes.
 

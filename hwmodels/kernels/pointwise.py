@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels.kernels.parts import KernelParts, Values, parameter, shaped
+from hwmodels.kernels.parts import KernelParts, Values, is_systolic, parameter, shaped
 from hwmodels.table import FloatArray, HardwareTable
 
 
@@ -26,6 +26,10 @@ def parts(hw: HardwareTable, nbytes: Values, launches: Values = 1) -> KernelPart
     Returns:
         Terms of shape (H, *S), seconds; no compute term.
     """
+    if is_systolic(hw):
+        from hwmodels.accelerator import gemm  # it builds on this package
+
+        return gemm.pointwise_parts(hw, nbytes, launches)
     (size, count), ndim = shaped(nbytes, launches)
     rate = hw.column("memory_bytes_per_s", ndim) * parameter(hw, "memory_efficiency", ndim)
     memory_s: FloatArray = size / rate
