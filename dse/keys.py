@@ -54,17 +54,25 @@ def unpacked(
 class KeyedTable(Generic[Table]):
     """A table of costs over the combinations met so far, growing as plans bring new ones.
 
-    Where all combinations are few beside the plans at hand they are priced at the first sight: one
-    pass over many keys costs less than many passes over few.
 
     Args:
         axes: Plan axes that the costs depend on.
         build: (K,) columns of those axes to a dataclass of arrays whose last axis is K.
+        free: Whether every combination of the axes' values makes sense. If so, and where they are
+            few beside the plans at hand, all are priced at first sight: one pass over many keys
+            costs less than many passes over few.
     """
 
-    def __init__(self, axes: Sequence[str], build: Callable[[dict[str, IntArray]], Table]) -> None:
+    def __init__(
+        self,
+        axes: Sequence[str],
+        build: Callable[[dict[str, IntArray]], Table],
+        *,
+        free: bool = False,
+    ) -> None:
         self.axes = tuple(axes)
         self.build = build
+        self.free = free
         self._values: Mapping[str, IntArray] | None = None
         self._position: NDArray[np.intp] | None = None
         self._count = 0
@@ -86,7 +94,7 @@ class KeyedTable(Generic[Table]):
         if self._table is None or places.min(initial=0) == UNKNOWN:
             fresh = np.zeros(size, dtype=bool)
             fresh[code[places == UNKNOWN]] = True
-            if size <= len(plans):
+            if self.free and size <= len(plans):
                 fresh = self._position == UNKNOWN
             found = np.flatnonzero(fresh).astype(np.int64)
             self._position[found] = self._count + np.arange(len(found))

@@ -86,9 +86,11 @@ class StepModel:
         self.pricing = Pricing(hardware, workload.config, stack, workload.precision)
         seq_length = workload.seq_length
         self._layer = KeyedTable(
-            LAYER_AXES, lambda keys: layer_table(self.pricing, seq_length, keys)
+            LAYER_AXES, lambda keys: layer_table(self.pricing, seq_length, keys), free=True
         )
-        self._ends = KeyedTable(ENDS_AXES, lambda keys: ends_table(self.pricing, seq_length, keys))
+        self._ends = KeyedTable(
+            ENDS_AXES, lambda keys: ends_table(self.pricing, seq_length, keys), free=True
+        )
         self._sync = KeyedTable(SYNC_AXES, lambda keys: sync_table(self.pricing, seq_length, keys))
         self._schedule = KeyedTable(SCHEDULE_AXES, schedule_table)
         self._last: tuple[PlanTable, Tables] | None = None
