@@ -142,10 +142,18 @@ def _moves(states: Sequence[tuple[str, str, str]]) -> list[Move]:
 def gradient_partial_over(layout: Layout, weight_axes: Sequence[str]) -> frozenset[str]:
     """Mesh dimensions over which the gradient of a weight is a partial sum.
 
+    A dimension that divides an axis of the weight itself gives each rank other weights: nothing is
+    summed over it, whatever else of the work it divides.
+
     Args:
         layout: Layout of the work of the operator that owns the weight.
         weight_axes: The weight's axes; the gradient contracts all others.
     """
+    own = {dim for axis in weight_axes for dim in layout.dims_of(axis)}
     return frozenset(
-        dim for axis, dims in layout.shards.items() if axis not in weight_axes for dim in dims
+        dim
+        for axis, dims in layout.shards.items()
+        if axis not in weight_axes
+        for dim in dims
+        if dim not in own
     )
