@@ -57,6 +57,7 @@ def build_app() -> App:
         help="Decide what hardware, and what parallel plan, to train large networks on.",
         help_format="plaintext",
         version=_version,
+        suppress_keyboard_interrupt=False,
     )
     for name, text in COMMANDS.items():
         app.command(f"search.cli.{name}:{name}", name=name, help=text)

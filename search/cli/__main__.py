@@ -1,0 +1,7 @@
+"""`python -m search.cli`: the command where no script is installed."""
+
+import sys
+
+from search.cli.app import main
+
+sys.exit(main())
