@@ -3,12 +3,18 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dse
+import hwmodels
+import search
 from dse.plan import AXES
 from dse.rules import Job
+from dse.stacks import default_stack
 from dse.workload.config import TransformerConfig
+from hwmodels.errors import ConfigError, InfeasibleError
 from search.exact import exact_search
 from search.narrowing import Narrowing
 from search.pareto import Incumbents, Priced, canonical_rank, front_rows
@@ -241,3 +247,109 @@ def test_canonical_rank_orders_like_the_axes():
     rank = canonical_rank(table)
     by_axes = sorted(range(len(table)), key=listed(table).__getitem__)
     assert (np.diff(rank[by_axes]) > 0).all()
+
+
+def real(model, name, chips, batch, space_name, seq_length=256):
+    """The step model, and a space, of a small job on a catalogued cluster."""
+    cluster = hwmodels.load_cluster(name, num_chips=chips)
+    step = dse.StepModel(
+        dse.make_workload(model, seq_length), hwmodels.HardwareTable.of([cluster]), default_stack()
+    )
+    return step, PlanSpace(named_space(space_name), Job(model, seq_length, chips), batch)
+
+
+def moe():
+    return dense().model_copy(update={"experts": 4, "topk": 2, "expert_ffn": 1024})
+
+
+@pytest.mark.parametrize("space_name", ["compact", "full"])
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+@pytest.mark.parametrize("cluster", ["dgx-h100", "dgx-a100-80gb"])
+def test_bounds_of_the_step_model_never_drop_a_winner(space_name, model, cluster):
+    """Best plans and front of the real evaluator are those of every plan priced."""
+    step, plans = real(model, cluster, 16, 16, space_name)
+    quick = exact_search(step, plans.chunks(700), top=20)
+    verdicts = []
+    exact_search(step, plans.chunks(700), top=20, every=verdicts.append)
+    rows = sorted(
+        (time_s, plan, memory_bytes)
+        for verdict in verdicts
+        for time_s, plan, memory_bytes, fits in zip(
+            verdict.time_s.tolist(),
+            listed(verdict.table),
+            verdict.memory_bytes.tolist(),
+            verdict.fits.tolist(),
+            strict=True,
+        )
+        if fits
+    )
+    assert quick.best.time_s.tolist() == [time_s for time_s, _, _ in rows[:20]]
+    assert listed(quick.best.table) == [plan for _, plan, _ in rows[:20]]
+    front = []
+    for time_s, plan, memory_bytes in sorted(rows, key=lambda row: (row[2], row[0], row[1])):
+        if not front or time_s < front[-1][0]:
+            front.append((time_s, plan, memory_bytes))
+    assert listed(quick.front.table) == [plan for _, plan, _ in front]
+    assert quick.enumerated == sum(len(verdict.table) for verdict in verdicts)
+
+
+@pytest.mark.parametrize("model", [dense(), moe()], ids=["dense", "moe"])
+def test_the_bound_is_one(model):
+    """No plan of a space is priced below its bound."""
+    step, plans = real(model, "dgx-h100", 16, 16, "full")
+    for table in plans.chunks():
+        bound_s, time_s = step.bound_s(table), step.evaluate(table).step_time_s
+        assert (bound_s <= time_s * (1 + 1e-12)).all()
+        assert (bound_s > 0).all()
+
+
+def test_the_reported_plan_is_the_one_that_was_searched():
+    """Each report's time and peak memory are those that the search ranked it by."""
+    result = search.search_plans(
+        moe(), "dgx-h100", chips=16, global_batch_size=16, seq_length=256, top=8
+    )
+    step, plans = real(moe(), "dgx-h100", 16, 16, "full")
+    found = exact_search(step, plans.chunks(), top=8)
+    for row, report in enumerate(result.best):
+        assert report.step_time_s == pytest.approx(found.best.time_s[row], rel=1e-12)
+        assert report.peak_memory_bytes == pytest.approx(found.best.memory_bytes[row], rel=1e-12)
+        assert report.plan == found.best.table.plan(row)
+        assert report.fits
+
+
+def test_python_door():
+    """best_plans as the contract writes it: plan, step time, ledger; narrowing never helps."""
+    cluster = hwmodels.load_cluster("dgx-h100", num_chips=16)
+    job = {"global_batch_size": 32, "seq_length": 256}
+    best = search.best_plans(dense(), cluster, **job)[0]
+    assert best.plan.global_batch_size == 32
+    assert best.step_time_s > 0
+    for narrowed in ({"fix": {"pp": 2}}, {"allow": {"zero": [2, 3]}}, {"space": "compact"}):
+        result = search.search_plans(dense(), cluster, **job, **narrowed)
+        assert result.best[0].step_time_s >= best.step_time_s
+        assert result.enumerated == result.evaluated + sum(result.discarded.values())
+        for axis, values in narrowed.get("allow", {}).items():
+            assert {getattr(report.plan, axis) for report in result.best} <= set(values)
+
+
+def test_the_python_door_refuses_like_the_command_line():
+    """Impossible requests are errors of the user, empty spaces are infeasible."""
+    job = {"chips": 16, "global_batch_size": 32, "seq_length": 256}
+    for wrong in ({"top": 0}, {"space": "tiny"}, {"fix": {"tpp": 1}}, {"global_batch_size": 0}):
+        with pytest.raises(ConfigError):
+            search.search_plans(dense(), "dgx-h100", **{**job, **wrong})
+    with pytest.raises(InfeasibleError, match="no plan"):
+        search.search_plans(dense(), "dgx-h100", **job, fix={"tp": 5})
+    with pytest.raises(InfeasibleError) as caught:
+        search.search_plans(dense(), "dgx-h100", **job, headroom_bytes=1e12)
+    assert caught.value.available_bytes_per_device < 0
+    assert caught.value.short_by_bytes > 0
+
+
+def test_a_search_is_reproducible():
+    """Two searches give the same result but for the time they took."""
+    job = {"chips": 16, "global_batch_size": 16, "seq_length": 256}
+    first = search.search_plans(dense(), "dgx-h100", **job).model_dump()
+    second = search.search_plans(dense(), "dgx-h100", **job).model_dump()
+    del first["elapsed_s"], second["elapsed_s"]
+    assert first == second
