@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dse.layout import Edge, Layout, Move, gradient_partial_over
 from dse.plan import IntArray
+from dse.precision import LOW_PRECISIONS, WIDE_PRECISIONS
 from dse.shapes import Shapes
 from dse.stacks import Stack
 from dse.workload.config import TransformerConfig
@@ -32,8 +33,10 @@ Groups = Mapping[str, tuple[IntArray, IntArray]]
 
 CAST_FORWARD_BYTES = 4.0
 CAST_BACKWARD_BYTES = 6.0
-"""Bytes an element that quantising the operands of an fp8 linear moves, with the transposed copy.
+"""Bytes an element that quantising the operands of an fp8 or fp4 linear moves, with the transpose.
 """
+RING_MERGE_BYTES = 10.0
+"""Bytes an output element that one step of ring attention moves when it joins the running sum."""
 SEPARATE_ACCUMULATION_BYTES = 6.0
 """Bytes a weight element where wgrad is written in 16 bit and added to fp32 gradients afterwards.
 """
@@ -145,12 +148,12 @@ class Pricing:
     @property
     def dtype(self) -> str:
         """Element type of everything else."""
-        return "bf16" if self.precision == "fp8" else self.precision
+        return "bf16" if self.precision in LOW_PRECISIONS else self.precision
 
     @property
     def element_bytes(self) -> float:
         """Bytes of an activation element outside fp8 linears."""
-        return 4.0 if self.precision == "fp32" else 2.0
+        return 4.0 if self.precision in WIDE_PRECISIONS else 2.0
 
 
 def block_cost(block: Block, shapes: Shapes, groups: Groups, pricing: Pricing) -> BlockCost:
@@ -217,8 +220,8 @@ def _works(operator: Operator, shapes: Shapes, pricing: Pricing) -> list[Work]:
 def _matmul(operator: Matmul, shapes: Shapes, pricing: Pricing) -> list[Work]:
     hw, stack = pricing.hardware, pricing.stack
     layout = operator.layout
-    low = operator.low_precision and pricing.precision == "fp8"
-    dtype = "fp8" if low else pricing.dtype
+    low = operator.low_precision and pricing.precision in LOW_PRECISIONS
+    dtype = pricing.precision if low else pricing.dtype
     rows = shapes.local(operator.rows, layout)
     contract = shapes.local(operator.contract, layout)
     columns = shapes.total(operator.columns, layout)
@@ -300,9 +303,31 @@ def _attention(operator: Attention, shapes: Shapes, pricing: Pricing) -> list[Wo
         "head_dim": shapes.sizes["head_dim"],
     }
     price = _fused if pricing.stack.attention == "flash" else _unfused
-    return price(operator.name, "forward", sizes, pricing) + price(
-        operator.name, "backward", sizes, pricing
-    )
+    works = price(operator.name, "forward", sizes, pricing)
+    works += price(operator.name, "backward", sizes, pricing)
+    ring_steps = shapes.degrees["cp"] - 1.0
+    if np.any(ring_steps > 0):
+        works += _ring_merges(operator, ring_steps, shapes, pricing)
+    return works
+
+
+def _ring_merges(
+    operator: Attention, ring_steps: FloatArray, shapes: Shapes, pricing: Pricing
+) -> list[Work]:
+    """What a ring of c steps computes besides attention: c - 1 merges, each after one more kernel.
+
+    A step's 16-bit output is rescaled into an fp32 sum (forward), its gradients of queries are
+    added to one (backward): 2 + 4 + 4 bytes an element (Ring Attention, arXiv 2310.01889).
+    """
+    output = shapes.local(("batch", "seq", "heads", "head_dim"), operator.layout)
+    nbytes = ring_steps * RING_MERGE_BYTES * output * pricing.element_bytes / 2.0
+    priced = kernels.pointwise.parts(pricing.hardware, nbytes, 2.0 * ring_steps)
+    seconds = priced.seconds * pricing.stack.compute_factor
+    name = f"{operator.name} ring merges"
+    return [
+        Work(name, "attention", direction, seconds, {"bytes": nbytes}, priced.bound)
+        for direction in ("forward", "backward")
+    ]
 
 
 def _fused(
@@ -319,6 +344,7 @@ def _fused(
         pairs_fraction=attended_pairs(pricing.config, int(sizes["keys"].flat[0])),
         dtype=pricing.dtype,
         direction=direction,
+        implementation=pricing.stack.attention_implementation,
     )
     seconds = priced.seconds * pricing.stack.compute_factor
     return [Work(name, "attention", direction, seconds, sizes, priced.bound)]

@@ -13,7 +13,14 @@ import numpy as np
 from dse.plan import GRAD_DTYPES, MASTER_DTYPES, OPTIMIZERS, IntArray
 from hwmodels.table import FloatArray
 
-PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
+PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp4")
+LOW_PRECISIONS = ("fp8", "fp4")
+"""Linear layers multiply in this type; everything else stays in bf16."""
+WIDE_PRECISIONS = ("fp32", "tf32")
+"""Everything is stored in 32 bit; tf32 only rounds the operands of matrix products."""
+
+LINEAR_INPUT_BYTES = {"fp8": 1.0, "fp4": 0.5}
+"""Bytes an element of a low-precision linear's saved input."""
 
 MOMENT_BYTES = {
     "adam": 8.0,
@@ -22,9 +29,9 @@ MOMENT_BYTES = {
     "sgd-momentum": 4.0,
 }
 GRAD_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 3.0}
-"""What is stored a parameter; fp8 keeps the 16-bit weight and one quantised copy."""
-SENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0}
+WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 3.0, "fp4": 2.5}
+"""What is stored a parameter; fp8 and fp4 keep the 16-bit weight and one quantised copy."""
+SENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 2.0, "fp4": 2.0}
 """What a parameter gather sends."""
 
 
@@ -54,13 +61,13 @@ def parameter_bytes(
 ) -> ParameterBytes:
     """Bytes of K recipes; the three columns hold positions in the option lists of `dse/plan.py`.
 
-    A model trained in fp32 is its own master.
+    A model trained in fp32 or tf32 is its own master.
     """
     one = np.ones(len(optimizer))
     master = np.array([4.0 if name == "fp32" else 0.0 for name in MASTER_DTYPES])[master_dtype]
     return ParameterBytes(
         weight=one * WEIGHT_BYTES[precision],
         gradient=np.array([GRAD_BYTES[name] for name in GRAD_DTYPES])[grad_dtype],
-        master=master * (0.0 if precision == "fp32" else 1.0),
+        master=master * (0.0 if precision in WIDE_PRECISIONS else 1.0),
         moments=np.array([MOMENT_BYTES[name] for name in OPTIMIZERS])[optimizer],
     )

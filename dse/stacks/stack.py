@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 DEFAULT = "megatron-core"
 
 AttentionKind = Literal["flash", "unfused"]
+AttentionImplementation = Literal["current", "flash1", "triton", "xformers"]
 LossKind = Literal["vocab-parallel", "eager"]
 ActivationKind = Literal["fused", "eager"]
 
@@ -31,6 +32,8 @@ class Stack(BaseModel):
     Attributes:
         attention: `flash` (fused, masked blocks skipped) or `unfused` (scores written, full
             square).
+        attention_implementation: Which fused kernel, `current` being the one that the chips'
+            parameters were fitted on.
         pointwise_factor: Bytes of element-wise passes relative to the fused passes of the sheet.
         gated_activation: Whether SwiGLU is one kernel.
         loss: Where logits live: `vocab-parallel` (fp32, divided over tp), or `eager`
@@ -65,6 +68,7 @@ class Stack(BaseModel):
     name: str
     description: str = ""
     attention: AttentionKind
+    attention_implementation: AttentionImplementation = "current"
     pointwise_factor: float = Field(gt=0)
     gated_activation: ActivationKind
     loss: LossKind
@@ -122,7 +126,7 @@ _WORDS = {
 
 def list_stacks() -> list[str]:
     """Names of the bundled stacks."""
-    return sorted(path.stem for path in HERE.glob("*.yaml"))
+    return sorted(path.stem for path in HERE.glob("*.yaml") if path.stem != "levels")
 
 
 def default_stack() -> Stack:
@@ -172,6 +176,7 @@ def _read(top: Section) -> Stack:
             "notes",
             *required,
             *_OPTIONAL,
+            "attention_implementation",
         ),
         ("name", *required),
     )
@@ -180,6 +185,9 @@ def _read(top: Section) -> Stack:
         "description": top.text("description", ""),
     }
     fields |= {key: top.choice(key, allowed) for key, allowed in _WORDS.items()}
+    fields["attention_implementation"] = top.choice(
+        "attention_implementation", get_args(AttentionImplementation), "current"
+    )
     fields |= {key: top.flag(key, False) for key in _FLAGS}
     fields |= {key: top.number(key, minimum=0.0, maximum=1.0) for key in _FRACTIONS}
     for key, (low, high) in _NUMBERS.items():

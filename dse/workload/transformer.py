@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dse.layout import Edge, Layout
+from dse.precision import LINEAR_INPUT_BYTES, WIDE_PRECISIONS
 from dse.stacks import Stack
 from dse.workload.config import TransformerConfig
 from dse.workload.operators import Attention, Block, Matmul, Operator, Pointwise, Saved, Term
@@ -56,9 +57,9 @@ class _Builder:
     ) -> None:
         self.config = config
         self.stack = stack
-        self.element_bytes = 4.0 if precision == "fp32" else 2.0
+        self.element_bytes = 4.0 if precision in WIDE_PRECISIONS else 2.0
         self.wide = self.element_bytes / 2.0  # byte counts of passes are stated at 16 bit
-        self.linear_input_bytes = 1.0 if precision == "fp8" else self.element_bytes
+        self.linear_input_bytes = LINEAR_INPUT_BYTES.get(precision, self.element_bytes)
         self.sequence_parallel = sequence_parallel
         self.stream = Layout(
             {"batch": ("dp",), "seq": ("cp", "tp") if sequence_parallel else ("cp",)}
@@ -123,16 +124,15 @@ class _Builder:
 
     # Passes --------------------------------------------------------------------------------
 
-    def norm(self, name: str) -> Pointwise:
-        """A norm over the stream; saves its input, its output (the linear's input) and
-        statistics.
+    def norm(self, name: str, output_bytes: float) -> Pointwise:
+        """A norm over the stream; saves its input, `output_bytes` an element of its output (what
+        its reader keeps) and statistics.
         """
         config = self.config
         vectors = 2.0 if config.norm_bias else 1.0
-        saves = [
-            Saved(f"{name} input", Term(self.element_bytes, STREAM)),
-            Saved(f"{name} output", Term(self.linear_input_bytes, STREAM)),
-        ]
+        saves = [Saved(f"{name} input", Term(self.element_bytes, STREAM))]
+        if output_bytes:
+            saves.append(Saved(f"{name} output", Term(output_bytes, STREAM)))
         if self.stack.saves_extras:
             statistics = 8.0 if config.norm == "layernorm" else 4.0
             saves.append(Saved(f"{name} statistics", Term(statistics, TOKENS)))
@@ -164,7 +164,7 @@ class _Builder:
         q, kv = ("heads", "head_dim"), ("kv_heads", "head_dim")
         layout = self.divided("heads", "kv_heads")
         operators: list[Operator] = [
-            self.norm("norm 1"),
+            self.norm("norm 1", self.linear_input_bytes),
             Matmul(
                 "qkv",
                 rows=TOKENS,
@@ -265,7 +265,7 @@ class _Builder:
 
     def dense(self) -> tuple[list[Operator], list[Edge]]:
         operators: list[Operator] = [
-            self.norm("norm 2"),
+            self.norm("norm 2", self.linear_input_bytes),
             *self.ffn("ffn", prefix="", tokens=TOKENS, layout=self.divided("ffn")),
             self.residual("residual 2", bias=self.config.ffn_bias),
         ]
@@ -282,7 +282,7 @@ class _Builder:
         both = Layout({**routed.shards, **work.shards})
         slots = ("expert", "slot", "hidden")
         operators: list[Operator] = [
-            self.norm("norm 2"),
+            self.norm("norm 2", self.element_bytes),  # the router reads it unquantised
             Matmul(
                 "router",
                 TOKENS,
@@ -385,7 +385,8 @@ class _Builder:
                 )
             ]
         if config.embedding_norm:
-            operators.append(self.norm("embedding norm"))
+            # Its output is the input of the first layer's norm, which is counted there.
+            operators.append(self.norm("embedding norm", 0.0))
         if config.dropout > 0:
             operators.append(
                 Pointwise(
@@ -404,7 +405,7 @@ class _Builder:
         layout = self.divided("vocab")
         logits = (*TOKENS, "vocab")
         operators = (
-            self.norm("final norm"),
+            self.norm("final norm", self.element_bytes),
             Matmul(
                 "head",
                 TOKENS,
