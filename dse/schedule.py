@@ -31,6 +31,9 @@ GPIPE = SCHEDULES.index("gpipe")
 INTERLEAVED = SCHEDULES.index("interleaved")
 FIRST, MIDDLE, LAST = 0, 1, 2
 
+TIE = 1e-9
+"""Stages whose formulas agree to this share fix the time together."""
+
 Numbers = FloatArray | IntArray
 
 
@@ -85,7 +88,7 @@ def pipe_time(
     steady = best_s + np.maximum(0.0, post - waiting * stages.first_f)
     steady = steady + np.maximum(0.0, post - waiting * stages.first_b)
     tail = first + between * middle + m * last
-    critical = np.where(tail > steady, LAST, FIRST)
+    critical = np.where(tail * _preference(last, first) > steady, LAST, FIRST)
     steady = np.maximum(steady, tail)
     if np.any(deep):
         rest = np.maximum(p - 3, 0.0)
@@ -97,7 +100,8 @@ def pipe_time(
         far = far + np.maximum(0.0, last - stages.middle_f)
         far = far + np.maximum(0.0, last - stages.middle_b)
         inner = np.where(deep, np.maximum(near, far), 0.0)
-        critical = np.where(inner > steady, MIDDLE, critical)
+        rival = np.where(critical == LAST, last, first)
+        critical = np.where(inner * _preference(middle, rival) > steady, MIDDLE, critical)
         steady = np.maximum(steady, inner)
 
     flush = (schedule == GPIPE) | ((schedule != INTERLEAVED) & (num_microbatches < pp))
@@ -116,6 +120,11 @@ def pipe_time(
         steady = np.where(flush, total + (m - 1) * (max_f + max_b), steady)
         steady = np.where(woven, m * slowest + (p - 1) / vpp * (total / p), steady)
     return PipeTime(np.where(one_stage, best_s, steady), np.where(one_stage, FIRST, critical))
+
+
+def _preference(own: FloatArray, rival: FloatArray) -> FloatArray:
+    """Decides ties, which rounding must not: the stage with more work fixes the time."""
+    return np.where(own > rival, 1.0 + TIE, 1.0 - TIE)
 
 
 SCHEDULE_AXES = (
