@@ -13,7 +13,7 @@ from dse.shapes import padded_vocab, shapes_of
 from dse.stacks import load_stack
 from dse.workload import TransformerConfig, load_model
 from dse.workload.counts import parameters
-from dse.workload.operators import Block
+from dse.workload.operators import Block, Pointwise
 from dse.workload.transformer import Blocks, build
 from hwmodels.errors import UnsupportedError
 
@@ -225,3 +225,46 @@ def test_vocabulary_is_padded_to_a_multiple_of_128_tp(tp: int, vocab: int) -> No
     rows = int(padded_vocab(vocab, np.array([tp]))[0])
     assert rows % (128 * tp) == 0
     assert vocab <= rows < vocab + 128 * tp
+
+
+# A layer of tokens x h = 1024 x 4096 in 16 bit: what quantised linears keep (sheet 3.2).
+def test_fp8_linears_save_their_inputs_in_one_byte() -> None:
+    """Norm outputs and fc2's input take 1 byte less, proj's input 1 more; the head stays wide."""
+    config = load_model("korthikanti-175b")  # f = 4h
+    stack = load_stack("megatron-2022")
+
+    def saved(block: str, precision: str) -> float:
+        blocks = build(config, stack, precision=precision, sequence_parallel=False)
+        shapes = shapes_of(config, 1024, degrees(), sequence_parallel=False)
+        return sum(
+            float(shapes.total((kept.term,), operator.layout)[0])
+            for operator in getattr(blocks, block).operators
+            for kept in operator.saves
+            if not kept.core
+        )
+
+    stream = 1024 * config.hidden
+    assert saved("layer", "bf16") == 34 * stream
+    assert saved("layer", "fp8") == 29 * stream
+    assert saved("head", "fp8") == saved("head", "bf16") == 4 * stream
+
+
+def test_the_router_keeps_its_input_wide_in_fp8() -> None:
+    """The norm before a router is read unquantised, the one before attention is not."""
+    blocks = build(moe(), load_stack("megatron-core"), precision="fp8", sequence_parallel=False)
+    outputs = {
+        kept.name: kept.term.coefficient
+        for operator in blocks.layer.operators
+        if isinstance(operator, Pointwise)
+        for kept in operator.saves
+    }
+    assert outputs["norm 1 output"] == 1.0
+    assert outputs["norm 2 output"] == 2.0
+
+
+def test_an_embedding_norm_keeps_its_input_only() -> None:
+    """Its output is the input of the first layer's norm and is counted there."""
+    block = blocks_of(load_model("bloom-7b1"), sequence_parallel=False).embedding
+    names = [kept.name for operator in block.operators for kept in operator.saves]
+    assert "embedding norm input" in names
+    assert "embedding norm output" not in names
