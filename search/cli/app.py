@@ -8,6 +8,7 @@ error of the project leaves by one door: one line on stderr, the same as an obje
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -109,9 +110,18 @@ def _report(problem: Exception, as_json: bool, tokens: Sequence[str]) -> int:
     infeasible = isinstance(problem, InfeasibleError)
     if as_json:
         body = {"infeasible" if infeasible else "error": problem.as_dict()}
-        print(json.dumps(body, allow_nan=False))
+        print(json.dumps(_finite(body), allow_nan=False))
     print(f"dse: {_one_line(problem)}", file=sys.stderr)
     return INFEASIBLE if infeasible else BAD_INPUT
+
+
+def _finite(value: object) -> object:
+    """What was given, with infinities and NaN as text: JSON has no numbers for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _one_line(problem: DseError) -> str:
