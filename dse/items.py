@@ -17,7 +17,7 @@ from dse.parameters import stage_layers, stage_parameters, units_of
 from dse.plan import IntArray, Plan, PlanTable, plan_row
 from dse.schedule import FIRST, LAST
 from dse.step import StepColumns, StepModel
-from dse.sync import sync_calls
+from dse.sync import SCALARS, sync_calls
 from dse.tables import layer_groups, priced_blocks
 from hwmodels.placement import span_nodes
 
@@ -128,7 +128,11 @@ class Itemised:
                 count = block.times * message.repeats * (2.0 if again else 1.0)
                 items.append(self._block_message(message, count))
         items += [*self._ring(), *self._hops(), *self._once_a_step()]
-        return [item for item in items if item.size > 1 and item.bytes_per_call > 0]
+        return [
+            item
+            for item in items
+            if item.size > 1 and item.bytes_per_call > 0 and item.count_per_step > 0
+        ]
 
     def _block_message(self, message: Message, count: float) -> CommItem:
         size, stride = layer_groups(self.keys)[message.dim]
@@ -176,7 +180,7 @@ class Itemised:
             return []
         kv_bytes = float(self.model.tables(self.table).layer.kv_bytes[0])
         each = (self.plan.cp - 1) * self.micro_batches * self.layers
-        forward = each * (2.0 if self.plan.recompute == "full" else 1.0)
+        forward = each * (1.0 if self.plan.recompute == "none" else 2.0)
         exposed = float(self.columns.parts["cp"][0, 0])
         # Forward and backward share the exposed time by the bytes that they send.
         share = forward / (forward + 2.0 * each)
@@ -225,24 +229,32 @@ class Itemised:
                     count * float(call.seconds[0, 0]) if call.link != "dp" else 0.0,
                 )
             )
-        total = sum(item.time_s for item in items if item.group == "dp")
-        exposed = float(self.columns.parts["dp"][0, 0])
+        exposed_s = float(self.columns.parts["dp"][0, 0])
+        scalars_s = sum(item.time_s for item in items if item.name in SCALARS)
+        rest_s = sum(item.time_s for item in items if item.group == "dp") - scalars_s
         # Which of several overlapped messages is late is not decided: they share what is exposed.
+        # Nothing runs beside the scalars.
+        share = max(exposed_s - scalars_s, 0.0) / rest_s if rest_s > 0 else 0.0
         return [
-            _with_exposed(item, exposed * item.time_s / total) if item.group == "dp" else item
+            _with_exposed(item, (1.0 if item.name in SCALARS else share) * item.time_s)
+            if item.group == "dp"
+            else item
             for item in items
         ]
 
     def _sync_count(self, name: str) -> float:
         m = float(self.micro_batches)
-        if name == "gradient norm":
-            return 2.0
         if "layer" in name:
             return m * self.layers * (2.0 if name.endswith("gather") else 1.0)
+        alone = self.plan.pp == 1
+        if name.endswith(("embedding gather", "embedding reduce")) and self.stage != FIRST:
+            return 0.0
+        if name.endswith(("head gather", "head reduce")) and not (alone or self.stage == LAST):
+            return 0.0
         if name.endswith("gather"):
             kept = "head" in name and not self.model.stack.reshards_last_unit
             return m * (1.0 if kept else 2.0)
-        if name.endswith("reduce"):
+        if name.endswith((" head reduce", " embedding reduce")):
             return m
         reduces = name.endswith("gradients") and name.startswith(("dense", "expert"))
         return m if self.plan.zero == 2 and reduces else 1.0

@@ -28,6 +28,7 @@ from dse.parameters import (
 )
 from dse.plan import IntArray
 from dse.precision import SENT_BYTES, parameter_bytes
+from dse.workload.config import TransformerConfig
 from hwmodels import collectives, kernels
 from hwmodels.collectives import Coefficients
 from hwmodels.placement import hop_level, members
@@ -54,6 +55,9 @@ ZERO_FILL_BYTES = 4.0
 """Bytes a parameter that the gradient norm reads, and that clearing the gradient buffer writes.
 """
 SCALAR_BYTES = 4.0
+SCALARS = ("gradient norm", "average of the loss")
+"""Names of the calls of `SCALAR_BYTES`; the optimizer waits for the first.
+"""
 
 Keys = Mapping[str, IntArray]
 Dims = list[tuple[IntArray, IntArray]]
@@ -91,7 +95,8 @@ class SyncTable:
 
     `reduce_s` and `gather_s` are gradients and parameters of ZeRO 0 to 2; `unit_*` those of one
     layer under ZeRO-3, `ends_*` of embedding, norm and head. `once_tp_s` and `once_pp_s` are the
-    gradients of norms over tp and of tied embeddings between the ends. `hop_*` and `ring_*` give
+    gradients of norms and of copied key and value heads over tp, and of tied embeddings between
+    the ends. `hop_*` and `ring_*` give
     a pipeline and a ring-attention message as start and seconds a byte.
     """
 
@@ -142,7 +147,7 @@ def sync_calls(
     stride = strides(keys)
     one = np.ones_like(keys["tp"])
     replicas: Dims = [(keys["cp"], stride["cp"]), (keys["dp"], stride["dp"])]
-    expert_replicas: Dims = [(expert_data_degree(keys), keys["etp"] * keys["ep"])]
+    expert_replicas = _expert_replicas(keys, stride)
     moe = pricing.config.is_moe
     found: dict[str, SyncCall] = {}
     # One group's costs serve all its messages; groups are told apart by identity.
@@ -200,6 +205,11 @@ def sync_calls(
                 )
     partial = recipe.gradient * of_stage(stages.tp_partial)
     call("norm and bias gradients", "tp", "all_reduce", [(keys["tp"], one)], partial)
+    copies = np.maximum(keys["tp"] // pricing.config.kv_heads, 1)
+    if np.any(copies > 1):
+        copied = recipe.gradient * of_stage(stages.layers) * _key_value_parameters(pricing.config)
+        copied = np.where(copies > 1, copied, 0.0)
+        call("key and value gradients", "tp", "all_reduce", [(copies, one)], copied)
     if pricing.config.tied_embeddings:
         matrix = head_matrix(pricing.config, keys)
         ends_apart: Dims = [
@@ -207,9 +217,34 @@ def sync_calls(
         ]
         shared = np.where(keys["pp"] > 1, recipe.gradient * matrix, 0.0)
         call("tied embedding gradients", "pp", "all_reduce", ends_apart, shared)
-    everyone: Dims = [(np.full_like(one, pricing.hardware.num_chips), one)]
-    call("gradient norm", "dp", "all_reduce", everyone, np.full(len(one), SCALAR_BYTES))
+    # Replicas that hold whole gradients know their norm; shards must add theirs up.
+    model = [(keys["tp"], one), (keys["pp"], stride["pp"])]
+    shards = [(np.where(zero > 0, size, 1), apart) for size, apart in replicas]
+    scalar = np.full(len(one), SCALAR_BYTES)
+    for name, dims in zip(SCALARS, ([*model, *shards], replicas), strict=True):
+        call(name, "dp", "all_reduce", dims, scalar)
     return found
+
+
+def _key_value_parameters(config: TransformerConfig) -> int:
+    """Parameters of a layer that make one key head and one value head."""
+    rows = config.hidden + (1 if config.qkv_bias else 0)
+    return 2 * rows * config.head_dim
+
+
+def _expert_replicas(keys: Keys, stride: Mapping[str, IntArray]) -> Dims:
+    """The ranks that hold the same experts: what etp and ep leave of tp, cp and dp.
+
+    Experts fold contiguous ranks. Where pp lies between those (then etp = ep = 1, every rank has
+    every expert) the group spreads over the three dimensions.
+    """
+    one = np.ones_like(keys["tp"])
+    folded = keys["tp"] * keys["cp"] * keys["dp"] == stride["pp"]
+    degree, apart = expert_data_degree(keys), keys["etp"] * keys["ep"]
+    return [
+        (np.where(folded, degree, keys["tp"]), np.where(folded, apart, one)),
+        *((np.where(folded, one, keys[dim]), stride[dim]) for dim in ("cp", "dp")),
+    ]
 
 
 def _ends(units: Units, kind: str) -> tuple[tuple[str, FloatArray], ...]:
@@ -235,6 +270,10 @@ def sync_table(pricing: Pricing, seq_length: int, keys: Keys) -> SyncTable:
                 total = total + call.seconds
         return total
 
+    def of_ends(embedding: FloatArray, head: FloatArray) -> FloatArray:
+        """Of both ends where one stage has both, of the slower where they lie apart."""
+        return np.where(keys["pp"] == 1, embedding + head, np.maximum(embedding, head))
+
     # A unit is gathered for forward and again for backward, unless it is kept between them.
     head_gathers = 2.0 if pricing.stack.reshards_last_unit else 1.0
     hop_start, hop_rate = _hops(pricing, keys, "pp")
@@ -244,10 +283,12 @@ def sync_table(pricing: Pricing, seq_length: int, keys: Keys) -> SyncTable:
         gather_s=spent("dense parameters", "expert parameters"),
         unit_reduce_s=spent("layer reduce"),
         unit_gather_s=spent("layer gather"),
-        ends_reduce_s=spent("embedding reduce", "head reduce"),
-        ends_gather_s=2.0 * spent("embedding gather") + head_gathers * spent("head gather"),
-        scalar_s=2.0 * spent("gradient norm"),
-        once_tp_s=spent("norm and bias gradients"),
+        ends_reduce_s=of_ends(spent("embedding reduce"), spent("head reduce")),
+        ends_gather_s=of_ends(
+            2.0 * spent("embedding gather"), head_gathers * spent("head gather")
+        ),
+        scalar_s=spent(*SCALARS),
+        once_tp_s=spent("norm and bias gradients", "key and value gradients"),
         once_pp_s=spent("tied embedding gradients"),
         optimizer_s=_optimizer_seconds(pricing, stages, recipe.update, keys),
         hop_start_s=hop_start,
