@@ -150,7 +150,12 @@ def _layer(
     stack = pricing.stack
     host_forward = stack.launches_forward * stack.launch_s
     host_backward = stack.launches_backward * stack.launch_s + full * host_forward
-    whole = np.ones_like(forward_s)
+    device_forward = device_backward = 0.0 * forward_s
+    if stack.blocking_launches:
+        # The host starts a kernel only when the one before has ended.
+        device_forward = forward_s + forward_tp_s + forward_ep_s
+        device_backward = backward_s + backward_tp_s + backward_ep_s
+        device_backward = device_backward + full * (forward_tp_s + forward_ep_s)
 
     local_tokens = shapes.sizes["batch"] * shapes.sizes["seq"] / shapes.degrees["cp"]
     stream_shard = shapes.degrees["tp"] if sequence_parallel else np.ones_like(local_tokens)
@@ -169,11 +174,11 @@ def _layer(
         backward_tp_s=backward_tp_s + full * forward_tp_s,
         forward_ep_s=forward_ep_s,
         backward_ep_s=backward_ep_s + full * forward_ep_s,
-        host_forward_s=host_forward * whole,
-        host_backward_s=host_backward * whole,
+        host_forward_s=device_forward + host_forward,
+        host_backward_s=device_backward + host_backward,
         core_forward_s=core_forward_s,
         core_backward_s=core_backward_s,
-        ring_repeats=full,
+        ring_repeats=full + selective,
         kv_bytes=2 * pricing.element_bytes * local_tokens * kv_heads * pricing.config.head_dim,
         saved_bytes=kept,
         working_bytes=working,
@@ -205,7 +210,9 @@ def _ends(
     sequence_parallel: bool,
 ) -> EndsTable:
     local_tokens = shapes.sizes["batch"] * shapes.sizes["seq"] / shapes.degrees["cp"]
-    logits = local_tokens * padded_vocab(pricing.config.vocab, keys["tp"]) / keys["tp"]
+    parallel = pricing.stack.loss == "vocab-parallel"
+    rows = padded_vocab(pricing.config.vocab, keys["tp"])
+    logits = local_tokens * (rows / keys["tp"] if parallel else rows)
     kept, beside = LOGIT_BYTES[pricing.stack.loss]
     hidden = pricing.element_bytes * local_tokens * pricing.config.hidden
     sharded = hidden / keys["tp"] if sequence_parallel else hidden
@@ -224,5 +231,5 @@ def _ends(
         logits_bytes=kept * logits,
         loss_bytes=beside * logits,
         boundary_bytes=sent,
-        buffer_bytes=4.0 * sharded,
+        buffer_bytes=2.0 * sharded,  # one to send, one to receive
     )
