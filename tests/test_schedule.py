@@ -144,8 +144,9 @@ def test_worked_example_with_a_heavier_end() -> None:
 
 
 def test_worked_example_with_a_heavier_middle() -> None:
-    """f = 1, 2, 1 and b = 2, 3, 2 with m = 8. The middle stage waits for the first forward (1) and,
-    after its own second forward, for the last stage (3 - 2); the first ends with a backward (2).
+    """f = 1, 2, 1 and b = 2, 3, 2 with m = 8. The middle stage waits for the first forward (1)
+    and, after its own second forward, for the last stage (3 - 2); the first ends with a backward
+    (2).
     """
     f, b = [1.0, 2.0, 1.0], [2.0, 3.0, 2.0]
     assert closed("1f1b", 1, 8, f, b) == (1 + 8 * 5 + 1 + 2, MIDDLE)
