@@ -96,7 +96,7 @@ def _split_broken(c: Columns, job: Job) -> BoolArray:
 
 
 def _experts_broken(c: Columns, job: Job) -> BoolArray:
-    broken: BoolArray = (c["ep"] > 1) | (c["etp"] > 1)
+    broken: BoolArray = c["ep"] > 1
     if _moe(job):
         broken = job.model.experts % c["ep"] != 0
     return broken
@@ -245,19 +245,20 @@ RULES: tuple[Rule, ...] = (
         lambda r, job: (
             f"ep = {r['ep']} does not divide the {job.model.experts} experts"
             if _moe(job)
-            else f"ep = {r['ep']} and etp = {r['etp']} need a model with experts"
+            else f"ep = {r['ep']} needs a model with experts"
         ),
         lambda r, job: divisors(job.model.experts) if _moe(job) else [1],
     ),
     Rule(
         "expert width not divisible by etp",
         "etp",
-        lambda c, job: (
-            (job.model.expert_ffn % c["etp"] != 0)
+        lambda c, job: job.model.expert_ffn % c["etp"] != 0 if _moe(job) else c["etp"] > 1,
+        lambda r, job: (
+            f"etp = {r['etp']} does not divide the expert width {job.model.expert_ffn}"
             if _moe(job)
-            else np.zeros(len(c["etp"]), dtype=bool)
+            else f"etp = {r['etp']} needs a model with experts"
         ),
-        lambda r, job: f"etp = {r['etp']} does not divide the expert width {job.model.expert_ffn}",
+        lambda r, job: divisors(job.model.expert_ffn) if _moe(job) else [1],
     ),
     Rule(
         "expert mesh does not fold",
