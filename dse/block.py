@@ -33,7 +33,8 @@ Groups = Mapping[str, tuple[IntArray, IntArray]]
 
 CAST_FORWARD_BYTES = 4.0
 CAST_BACKWARD_BYTES = 6.0
-"""Bytes an element that quantising the operands of an fp8 or fp4 linear moves, with the transpose.
+"""Bytes an element that quantising the operands of an fp8 or fp4 linear moves, with the
+transpose.
 """
 RING_MERGE_BYTES = 10.0
 """Bytes an output element that one step of ring attention moves when it joins the running sum."""
@@ -168,6 +169,8 @@ def block_cost(block: Block, shapes: Shapes, groups: Groups, pricing: Pricing) -
             amount = shapes.total((kept.term,), operator.layout)
             saved = saved + amount
             core = core + amount if kept.core else core
+    for edge in block.edges:
+        saved = saved + _kept_whole(edge, shapes)
     messages = [
         message
         for edge in block.edges
@@ -288,7 +291,7 @@ def attended_pairs(config: TransformerConfig, seq_length: int) -> float:
     if not config.causal:
         return 1.0
     if window is not None and window < seq_length:
-        return (seq_length * window - window * (window - 1) / 2) / seq_length**2
+        return min(0.5, (seq_length * window - window * (window - 1) / 2) / seq_length**2)
     return 0.5
 
 
@@ -314,7 +317,8 @@ def _attention(operator: Attention, shapes: Shapes, pricing: Pricing) -> list[Wo
 def _ring_merges(
     operator: Attention, ring_steps: FloatArray, shapes: Shapes, pricing: Pricing
 ) -> list[Work]:
-    """What a ring of c steps computes besides attention: c - 1 merges, each after one more kernel.
+    """What a ring of c steps computes besides attention: c - 1 merges, each after one more
+    kernel.
 
     A step's 16-bit output is rescaled into an fp32 sum (forward), its gradients of queries are
     added to one (backward): 2 + 4 + 4 bytes an element (Ring Attention, arXiv 2310.01889).
@@ -418,6 +422,18 @@ def _messages(
                 )
             )
     return found
+
+
+def _kept_whole(edge: Edge, shapes: Shapes) -> FloatArray:
+    """(K,) bytes that a consumer saves beyond its shard of a gathered input it will not rebuild."""
+    extra = np.zeros_like(shapes.degrees["tp"])
+    if edge.rebuilt:
+        return extra
+    for move in edge.forward():
+        if move.verb == "all_gather":
+            whole = _elements(edge, shapes, move)
+            extra = extra + edge.kept_bytes * (whole - whole / shapes.degrees[move.dim])
+    return extra
 
 
 def _elements(edge: Edge, shapes: Shapes, move: Move) -> FloatArray:

@@ -154,6 +154,7 @@ def _report(
         workload.seq_length,
         sequences=batch,
         recompute=plan.recompute,
+        flash=stack.attention == "flash",
         convention=flop_convention,
     )
     peak = cluster.chip.peak_flop_per_s[workload.precision] * cluster.num_chips

@@ -92,6 +92,7 @@ class Edge:
         element_bytes: Bytes of one element, forward and backward.
         repeats: How often the same tensor shape is sent.
         rebuilt: Whether backward gathers the tensor once more because only its shard was saved.
+        kept_bytes: Bytes an element that the consumer saves of it; whole where it is not rebuilt.
         link: Kind of traffic in reports: `tp`, `ep`.
         consumer: The matmul that reads the tensor; its dgrad hides a rebuild.
     """
@@ -105,6 +106,7 @@ class Edge:
     element_bytes: float = 2.0
     repeats: int = 1
     rebuilt: bool = False
+    kept_bytes: float = 0.0
     link: str = "tp"
     consumer: str = ""
 

@@ -206,19 +206,22 @@ def hardware_flop(
     *,
     sequences: int = 1,
     recompute: Recompute = "none",
+    flash: bool = False,
     convention: Convention = "full",
 ) -> int:
     """Operations that are executed: `model_flop` and what is computed again in the backward pass.
 
     `full` repeats the forward pass of every block but not the head (SC21 eq. 3); `selective`
-    repeats scores and their product with the values, `4 s^2 a d` a block. The scores that a fused
-    attention kernel forms once more in its backward pass are not counted.
+    repeats scores and their product with the values, `4 s^2 a d` a block. A fused attention kernel
+    forms the scores once more in its backward pass, half of attention's forward (FlashAttention-2,
+    arXiv 2307.08691).
 
     Args:
         config: The model.
         seq_length: Tokens of a sequence.
         sequences: How many.
         recompute: What is computed again.
+        flash: Whether attention is fused.
         convention: As in `forward_flop`, for the repeated part too.
 
     Returns:
@@ -235,6 +238,8 @@ def hardware_flop(
         "selective": forward.layer_attention_flop,
         "full": forward.layer_linear_flop + forward.layer_attention_flop,
     }[recompute]
+    if flash:
+        again += forward.layer_attention_flop // 2
     return sequences * (3 * forward.total_flop + config.layers * again)
 
 

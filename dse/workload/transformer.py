@@ -77,8 +77,8 @@ class _Builder:
 
     # Edges ---------------------------------------------------------------------------------
 
-    def enter(self, name: str, consumer: str) -> Edge:
-        """Stream to a column-parallel linear."""
+    def enter(self, name: str, consumer: str, kept_bytes: float) -> Edge:
+        """Stream to a column-parallel linear, which keeps `kept_bytes` an element of it."""
         return Edge(
             name,
             STREAM,
@@ -87,6 +87,7 @@ class _Builder:
             consumer_splits=TP,
             element_bytes=self.element_bytes,
             rebuilt=self.stack.rebuilds_sharded_inputs,
+            kept_bytes=kept_bytes,
             consumer=consumer,
         )
 
@@ -196,7 +197,10 @@ class _Builder:
             Matmul("proj", TOKENS, q, (Term(1.0, ("hidden",)),), layout),
             self.residual("residual 1", bias=config.out_bias),
         ]
-        return operators, [self.enter("qkv in", "qkv"), self.leave("proj out")]
+        return operators, [
+            self.enter("qkv in", "qkv", self.linear_input_bytes),
+            self.leave("proj out"),
+        ]
 
     def _attention_saves(self) -> tuple[Saved, ...]:
         """Q, K, V and O always; scores only where attention is not fused.
@@ -269,7 +273,10 @@ class _Builder:
             *self.ffn("ffn", prefix="", tokens=TOKENS, layout=self.divided("ffn")),
             self.residual("residual 2", bias=self.config.ffn_bias),
         ]
-        return operators, [self.enter("fc1 in", "fc1"), self.leave("fc2 out")]
+        return operators, [
+            self.enter("fc1 in", "fc1", self.linear_input_bytes),
+            self.leave("fc2 out"),
+        ]
 
     def mixture(self) -> tuple[list[Operator], list[Edge]]:
         """Router, dispatch, experts, combine; shared experts as a dense FFN beside them."""
@@ -319,7 +326,10 @@ class _Builder:
             operators += self.ffn(
                 "shared_ffn", prefix="shared ", tokens=TOKENS, layout=self.divided("shared_ffn")
             )
-            edges += [self.enter("shared fc1 in", "shared fc1"), self.leave("shared fc2 out")]
+            edges += [
+                self.enter("shared fc1 in", "shared fc1", self.linear_input_bytes),
+                self.leave("shared fc2 out"),
+            ]
         operators.append(self.residual("residual 2", bias=False))
         return operators, edges
 
@@ -400,9 +410,14 @@ class _Builder:
         return Block("embedding", tuple(operators), tuple(edges))
 
     def head(self) -> Block:
-        """Final norm, vocabulary projection, loss. Logits are counted by `dse/memory.py`."""
+        """Final norm, vocabulary projection, loss. Logits are counted by `dse/memory.py`.
+
+        A vocabulary-parallel loss reduces three numbers a token over tp; an eager one gathers the
+        logits and works on all of them on every rank.
+        """
         config = self.config
-        layout = self.divided("vocab")
+        divided = self.divided("vocab")
+        parallel = self.stack.loss == "vocab-parallel"
         logits = (*TOKENS, "vocab")
         operators = (
             self.norm("final norm", self.element_bytes),
@@ -411,7 +426,7 @@ class _Builder:
                 TOKENS,
                 ("hidden",),
                 (Term(1.0, ("vocab",)),),
-                layout,
+                divided,
                 bias=(Term(1.0, ("vocab",)),) if config.head_bias else (),
                 low_precision=False,
             ),
@@ -419,17 +434,21 @@ class _Builder:
                 "loss",
                 forward=(self.moved(LOSS_FORWARD_BYTES, logits),),
                 backward=(self.moved(LOSS_BACKWARD_BYTES, logits),),
-                layout=layout,
+                layout=divided if parallel else self.gathered,
                 scaled=False,
             ),
         )
-        loss = Edge(
+        sums = Edge(
             "loss",
             TOKENS,
-            Layout(self.gathered.shards, TP),
+            self.partial,
             self.gathered,
             frozenset(),
             element_bytes=4.0,
             repeats=3,
         )
-        return Block("head", operators, (self.enter("head in", "head"), loss))
+        whole = Edge(
+            "logits", logits, divided, self.gathered, frozenset(), element_bytes=self.element_bytes
+        )
+        edges = (self.enter("head in", "head", self.element_bytes), sums if parallel else whole)
+        return Block("head", operators, edges)
