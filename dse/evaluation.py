@@ -166,6 +166,9 @@ def _report(
         )
     if cluster.estimated:
         warnings.append("estimated by rule: " + ", ".join(cluster.estimated))
+    ideal = sorted({name for name in governing(step, operators) if _is_ideal(cluster, name)})
+    if ideal:
+        warnings.append("a bound, not an estimate: 1.0 is taken for " + ", ".join(ideal))
     return Report(
         version=__version__,
         calibration=CALIBRATION,
@@ -232,6 +235,21 @@ _PARAMETER_OF = {
 }
 
 
+def governing(step: StepModel, operators: list[OperatorItem]) -> list[str]:
+    """The kernel parameter that each operator's time rests on most."""
+    found = []
+    for item in operators:
+        parameter = _PARAMETER_OF.get(item.kind, f"matmul_efficiency.{step.workload.precision}")
+        if item.kind == "attention" and step.stack.attention == "unfused":
+            parameter = f"matmul_efficiency.{step.pricing.dtype}"
+        found.append(parameter)
+    return found
+
+
+def _is_ideal(cluster: Cluster, parameter: str) -> bool:
+    return cluster.chip.kernel.get(parameter) == 1.0
+
+
 def provenance(
     step: StepModel,
     cluster: Cluster,
@@ -246,12 +264,7 @@ def provenance(
     """
     spent = {"measured": 0.0, "transferred": 0.0, "assumed": host_s}
     status = cluster.chip.kernel_status
-    dtype = step.workload.precision
-    unfused = step.stack.attention == "unfused"
-    for item in operators:
-        parameter = _PARAMETER_OF.get(item.kind, f"matmul_efficiency.{dtype}")
-        if item.kind == "attention" and unfused:
-            parameter = f"matmul_efficiency.{step.pricing.dtype}"
+    for item, parameter in zip(operators, governing(step, operators), strict=True):
         spent[status.get(parameter, "assumed")] += item.time_s
     guessed = any(name.endswith("efficiency") for name in cluster.estimated if "levels." in name)
     for message in comm:
