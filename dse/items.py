@@ -6,8 +6,8 @@ seconds of a group's messages to that group's part. One plan, one machine; K = P
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -77,28 +77,28 @@ class Itemised:
 
     # Blocks ----------------------------------------------------------------------------------
 
-    def _blocks(self) -> Iterator[_Repeated]:
+    @cached_property
+    def _blocks(self) -> tuple[_Repeated, ...]:
         pricing, seq_length = self.model.pricing, self.model.workload.seq_length
         flag = bool(self.plan.sequence_parallel)
         blocks, shapes = priced_blocks(pricing, seq_length, self.keys, sequence_parallel=flag)
-        groups = layer_groups(self.keys)
         m = float(self.micro_batches)
         recompute = self.plan.recompute
-        yield _Repeated(
-            block_cost(blocks.layer, shapes, groups, pricing),
-            m * self.layers,
-            recompute == "full",
-            recompute == "selective",
-        )
+        chosen = [(blocks.layer, m * self.layers, recompute == "full", recompute == "selective")]
         if self.stage == FIRST:
-            yield _Repeated(block_cost(blocks.embedding, shapes, groups, pricing), m, False, False)
+            chosen.append((blocks.embedding, m, False, False))
         if self.stage == LAST or self.plan.pp == 1:
-            yield _Repeated(block_cost(blocks.head, shapes, groups, pricing), m, False, False)
+            chosen.append((blocks.head, m, False, False))
+        groups = layer_groups(self.keys)
+        return tuple(
+            _Repeated(block_cost(block, shapes, groups, pricing), times, whole, core)
+            for block, times, whole, core in chosen
+        )
 
     def operators(self) -> list[OperatorItem]:
         """Every kernel of the critical stage, and the optimizer."""
         items = []
-        for block in self._blocks():
+        for block in self._blocks:
             for work in block.cost.works:
                 again = work.direction == "forward" and (
                     block.recomputes_all or (block.recomputes_core and work.kind == "attention")
@@ -122,7 +122,7 @@ class Itemised:
     def comm(self) -> list[CommItem]:
         """Every collective of the critical stage."""
         items = []
-        for block in self._blocks():
+        for block in self._blocks:
             for message in block.cost.messages:
                 again = message.direction == "forward" and block.recomputes_all
                 count = block.times * message.repeats * (2.0 if again else 1.0)

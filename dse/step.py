@@ -94,6 +94,7 @@ class StepModel:
         self._sync = KeyedTable(SYNC_AXES, lambda keys: sync_table(self.pricing, seq_length, keys))
         self._schedule = KeyedTable(SCHEDULE_AXES, schedule_table)
         self._last: tuple[PlanTable, Tables] | None = None
+        self._last_memory: tuple[PlanTable, MemoryColumns] | None = None
 
     @property
     def reserve_bytes(self) -> FloatArray:
@@ -122,11 +123,15 @@ class StepModel:
 
     def memory(self, plans: PlanTable) -> MemoryColumns:
         """Peak bytes of the fullest stage of each plan."""
+        if self._last_memory is not None and self._last_memory[0] is plans:
+            return self._last_memory[1]
         tables = self.tables(plans)
         peak, kind = peak_bytes(tables)
         last = tables.schedule.pp[tables.at_schedule].astype(np.int64) - 1
         rank = np.where(kind == FIRST, 0, np.where(kind == MIDDLE, np.minimum(1, last), last))
-        return MemoryColumns(peak, rank)
+        found = MemoryColumns(peak, rank)
+        self._last_memory = (plans, found)
+        return found
 
     # Time ------------------------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
 """Everything that can go wrong, named by who must act.
 
-    DseError
-    ├── ConfigError        the user's file, flag or argument
-    │   └── UnitError      a quantity without a unit, or with the wrong one
-    ├── UnsupportedError   known to us and not modelled
-    └── InfeasibleError    well formed, but nothing fits
+DseError
+├── ConfigError        the user's file, flag or argument
+│   └── UnitError      a quantity without a unit, or with the wrong one
+├── UnsupportedError   known to us and not modelled
+└── InfeasibleError    well formed, but nothing fits
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -133,6 +134,9 @@ def _listed(allowed: object) -> str:
 
 
 def _plain(value: object) -> Any:
+    """What JSON can hold; infinities and NaN as words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple | set | frozenset):
