@@ -29,6 +29,13 @@ class Level(BaseModel):
     two). `latency_s` is one step between neighbours, software included. `efficiency` is the share
     of nominal that large messages reach. `technology` keys the link rules that filled what the
     file left open.
+
+    Libraries send by one of two protocols and take the faster: one of full rate, a call of which
+    starts after `start_s`, and one of low latency, which starts after `fast_start_s` and reaches
+    `fast_rate` of `efficiency`. As they stand by default the two are one. A chip also copies the
+    part of a message that it keeps: `own_share` is the time of that, relative to sending as much
+    (innermost level). A collective that the switches reduce starts after `reduction_start_s` and
+    reaches `reduction_rate` of `efficiency`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +48,12 @@ class Level(BaseModel):
     oversubscription: float = Field(default=1.0, ge=1.0)
     in_network_reduction: bool = False
     efficiency: float = Field(default=1.0, gt=0, le=1.0)
+    start_s: float = Field(default=0.0, ge=0)
+    fast_start_s: float = Field(default=0.0, ge=0)
+    fast_rate: float = Field(default=1.0, gt=0, le=1.0)
+    own_share: float = Field(default=0.0, ge=0, le=1.0)
+    reduction_start_s: float = Field(default=0.0, ge=0)
+    reduction_rate: float = Field(default=1.0, gt=0, le=1.0)
     technology: str = ""
 
 

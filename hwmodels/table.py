@@ -24,7 +24,29 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-LEVEL_COLUMNS = ("bytes_per_s", "efficiency", "latency_s", "oversubscription")
+# Column of a level to its field in `network.Level`.
+LEVEL_COLUMNS = {
+    "bytes_per_s": "bytes_per_s_per_chip_per_dir",
+    "efficiency": "efficiency",
+    "latency_s": "latency_s",
+    "oversubscription": "oversubscription",
+    "start_s": "start_s",
+    "fast_start_s": "fast_start_s",
+    "fast_rate": "fast_rate",
+    "own_share": "own_share",
+    "reduction_start_s": "reduction_start_s",
+    "reduction_rate": "reduction_rate",
+    "reduces": "in_network_reduction",
+}
+# Values of the columns that a table may leave out.
+LEVEL_DEFAULTS = {
+    "start_s": 0.0,
+    "fast_start_s": 0.0,
+    "fast_rate": 1.0,
+    "own_share": 0.0,
+    "reduction_start_s": 0.0,
+    "reduction_rate": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +61,9 @@ class HardwareTable:
         level_kinds: (nl,) kind of each network level, innermost first.
         level_size: (H, nl) children of a unit of that level; the product is `num_chips`.
         level: Column of `LEVEL_COLUMNS` to (H, nl) values; rates are one chip's, one direction.
-        level_reduces: (nl,) whether the switches of the level reduce in the network.
+            Those of `LEVEL_DEFAULTS`, and `reduces`, may be absent.
+        level_reduces: (nl,) whether the switches of the level reduce in the network, in any row;
+            where rows differ, the level column `reduces` is 1 for those that do.
         chips_per_node: (H,) devices of a host, which may be fewer than a scale-up domain holds.
     """
 
@@ -59,6 +83,15 @@ class HardwareTable:
         """A chip column shaped (H, 1, ..., 1) with `ndim` axes, ready to broadcast."""
         values = self.chip[name]
         return values.reshape(values.shape + (1,) * (ndim - 1))
+
+    def level_column(self, name: str) -> FloatArray:
+        """(H, nl) values of a level column, or its default where the table lacks it."""
+        if name == "reduces" and name not in self.level:
+            everywhere = np.array(self.level_reduces, dtype=float)
+            return np.broadcast_to(everywhere, self.level_size.shape)
+        if name in self.level or name not in LEVEL_DEFAULTS:
+            return self.level[name]
+        return np.full(self.level_size.shape, LEVEL_DEFAULTS[name])
 
     def scaled(self, name: str, factor: float) -> HardwareTable:
         """The same rows with one chip column, or one level column at all levels, times `factor`.
@@ -97,13 +130,11 @@ class HardwareTable:
             level_size=np.array(
                 [[level.size for level in cluster.levels] for cluster in clusters], dtype=np.int64
             ),
-            level={
-                "bytes_per_s": _levels(clusters, "bytes_per_s_per_chip_per_dir"),
-                "efficiency": _levels(clusters, "efficiency"),
-                "latency_s": _levels(clusters, "latency_s"),
-                "oversubscription": _levels(clusters, "oversubscription"),
-            },
-            level_reduces=tuple(level.in_network_reduction for level in first.levels),
+            level={name: _levels(clusters, field) for name, field in LEVEL_COLUMNS.items()},
+            level_reduces=tuple(
+                any(cluster.levels[i].in_network_reduction for cluster in clusters)
+                for i in range(len(kinds))
+            ),
             chips_per_node=np.array([c.chips_per_node for c in clusters], dtype=np.int64),
         )
 

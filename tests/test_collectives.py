@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwmodels.catalog import load_cluster
 from hwmodels.collectives import (
     ALGORITHMS,
     Coefficients,
@@ -21,6 +23,7 @@ from hwmodels.collectives import (
     seconds,
 )
 from hwmodels.collectives.links import Links
+from hwmodels.collectives.verbs import FAST, every_cost
 from hwmodels.errors import ConfigError, UnsupportedError
 from hwmodels.placement import hop_level, members
 from hwmodels.table import HardwareTable, IntArray
@@ -37,6 +40,7 @@ def table(
     efficiency: tuple[float, ...] | None = None,
     oversubscription: tuple[float, ...] | None = None,
     reduces: tuple[bool, ...] | None = None,
+    **columns: tuple[float, ...],
 ) -> HardwareTable:
     """One row of levels (kind, size, bytes/s of a chip, latency in s), innermost first."""
     kinds, sizes, rates, latencies = zip(*levels, strict=True)
@@ -52,6 +56,7 @@ def table(
             "latency_s": np.array([latencies]),
             "efficiency": np.array([efficiency or ones]),
             "oversubscription": np.array([oversubscription or ones]),
+            **{name: np.array([values]) for name, values in columns.items()},
         },
         level_reduces=reduces or (False,) * len(levels),
         chips_per_node=np.array([sizes[0]]),
@@ -65,7 +70,7 @@ def counts(*groups: tuple[int, ...]) -> IntArray:
 
 def cost(verb: str, algorithm: str, hw: HardwareTable, *group: int) -> tuple[float, float]:
     """(alpha_s, s_per_byte) of one algorithm for one group."""
-    alpha_s, s_per_byte = ALGORITHMS[verb][algorithm](Links.of(hw, counts(group)))
+    alpha_s, s_per_byte = every_cost(verb, hw, counts(group))[algorithm]
     return float(alpha_s[0, 0]), float(s_per_byte[0, 0])
 
 
@@ -103,23 +108,26 @@ def test_flat_ring_over_nodes_runs_on_the_rails_of_its_own_members() -> None:
 
 
 def test_tree() -> None:
-    """2 log2 steps a level and 2 M over the ring's rate."""
-    # 2 x (3 x 1 us + 2 x 5 us); 2 / 400e9.
-    assert cost("all_reduce", "tree", NODES, 8, 4) == approx(26e-6, 2 / 400e9)
+    """A chain of n - 1 steps in a node, 2 log2 steps further out, 2 M over the ring's rate."""
+    # 2 x (7 x 1 us + 2 x 5 us); 2 / 400e9.
+    assert cost("all_reduce", "tree", NODES, 8, 4) == approx(34e-6, 2 / 400e9)
 
 
-def test_direct_on_the_innermost_switch() -> None:
+def test_direct_on_the_innermost_mesh() -> None:
     """One step for a gather, two for a two-shot all-reduce; one-shot sends n - 1 messages."""
-    assert cost("all_gather", "direct", NODE, 8) == approx(1e-6, 0.875 / 400e9)
-    assert cost("all_reduce", "direct", NODE, 8) == approx(2e-6, 1.75 / 400e9)
-    assert cost("all_reduce", "one_shot", NODE, 8) == approx(1e-6, 7 / 400e9)
+    mesh = table(("full_mesh", 8, 400 * GB, 1 * US))
+    assert cost("all_gather", "direct", mesh, 8) == approx(1e-6, 0.875 / 400e9)
+    assert cost("all_reduce", "direct", mesh, 8) == approx(2e-6, 1.75 / 400e9)
+    assert cost("all_reduce", "one_shot", mesh, 8) == approx(1e-6, 7 / 400e9)
+    # Not on a switch, where measured collectives take the steps of a ring.
+    assert cost("all_gather", "direct", NODE, 8)[0] == np.inf
 
 
 def test_hierarchical_two_levels() -> None:
     """2(g-1)/g M/W_in inside and 2(N-1)/N (M/g)/W_card between, the larger of them."""
     # Inside 1.75/400e9 = 4.375e-12; between 2 x 3/4 / 8 / 50e9 = 3.75e-12.
-    # Latency: 2 x (one direct step of 1 us + 3 steps of 5 us).
-    assert cost("all_reduce", "hierarchical", NODES, 8, 4) == approx(32e-6, 4.375e-12)
+    # Latency: 2 x (7 steps of 1 us + 3 steps of 5 us).
+    assert cost("all_reduce", "hierarchical", NODES, 8, 4) == approx(44e-6, 4.375e-12)
     # Two members a node: inside 1/400e9, between 2 x 3/4 / 2 / 50e9 = 1.5e-11.
     assert cost("all_reduce", "hierarchical", NODES, 2, 4) == approx(32e-6, 1.5e-11)
 
@@ -129,11 +137,11 @@ def test_two_nodes_beat_the_ring_over_the_nodes_cards() -> None:
     hw = table(("switch", 8, 300 * GB, 1 * US), ("switch", 2, 50 / 8 * GB, 5 * US))
     message_bytes = 8e9
     time_s, name = fastest("all_reduce", hw, message_bytes, 8, 2)
-    # Between: 2 x 1/2 x (M/8) / 6.25e9 = M/50e9; 0.16 s and 2 x (1 + 5) us.
+    # Between: 2 x 1/2 x (M/8) / 6.25e9 = M/50e9; 0.16 s and 2 x (7 + 5) us.
     assert name == "hierarchical"
-    assert time_s == pytest.approx(0.16 + 12e-6, rel=1e-12)
+    assert time_s == pytest.approx(0.16 + 24e-6, rel=1e-12)
     busbw = algbw(message_bytes, time_s) * busbw_factor("all_reduce", 16)
-    assert busbw == pytest.approx(93.75 * GB, rel=1e-4)
+    assert busbw == pytest.approx(93.75 * GB, rel=2e-4)
     ring_s = cost("all_reduce", "ring", hw, 8, 2)[1]
     assert busbw_factor("all_reduce", 16) / ring_s == pytest.approx(50 * GB, rel=1e-12)
 
@@ -143,7 +151,7 @@ def test_two_nodes_of_dense_cards_are_bound_inside() -> None:
     # Inside 1.75/450e9 = 3.889e-12; between 2 x 1/2 / 8 / 50e9 = 2.5e-12.
     time_s, name = fastest("all_reduce", DENSE_NODES, 1e9, 8, 2)
     assert name == "hierarchical"
-    assert time_s == pytest.approx(1.75 / 450 + 12e-6, rel=1e-12)
+    assert time_s == pytest.approx(1.75 / 450 + 24e-6, rel=1e-12)
     one_card_s_per_byte = 2 * 15 / 16 / 50e9
     assert one_card_s_per_byte / (1.75 / 450e9) == pytest.approx(9.642857, rel=1e-6)
 
@@ -156,9 +164,9 @@ def test_three_levels_and_a_spine_behind_the_same_card() -> None:
         ("switch", 2, 50 * GB, 8 * US),
     )
     # Gather of M: inside 7/8 / 400e9 = 2.1875e-12; card (3/4 + 1/8) / 8 / 50e9 = 2.1875e-12;
-    # spine 1/2 / 32 / (50e9 / 8) = 2.5e-12. Latency 1 + 3 x 5 + 8 us.
+    # spine 1/2 / 32 / (50e9 / 8) = 2.5e-12. Latency 7 x 1 + 3 x 5 + 8 us.
     hw = table(*levels, oversubscription=(1.0, 1.0, 8.0))
-    assert cost("all_gather", "hierarchical", hw, 8, 4, 2) == approx(24e-6, 2.5e-12)
+    assert cost("all_gather", "hierarchical", hw, 8, 4, 2) == approx(30e-6, 2.5e-12)
     # Without oversubscription, and one member a node: card (3/4 + 1/8)/50e9, not 3/4 alone.
     assert cost("all_gather", "hierarchical", table(*levels), 1, 4, 2)[1] == pytest.approx(
         0.875 / 50e9
@@ -194,8 +202,72 @@ def test_in_network_reduction_between_nodes() -> None:
     hw = table(
         ("switch", 8, 400 * GB, 1 * US), ("switch", 4, 20 * GB, 5 * US), reduces=(False, True)
     )
-    # Inside 1.75/400e9 = 4.375e-12; between 1/8/20e9 = 6.25e-12. Latency 2 x 1 + 5 us.
-    assert cost("all_reduce", "in_network", hw, 8, 4) == approx(7e-6, 6.25e-12)
+    # Inside 1.75/400e9 = 4.375e-12; between 1/8/20e9 = 6.25e-12. Latency 2 x 7 + 5 us.
+    assert cost("all_reduce", "in_network", hw, 8, 4) == approx(19e-6, 6.25e-12)
+
+
+PROTOCOLS = table(
+    ("switch", 8, 400 * GB, 1 * US),
+    ("switch", 4, 50 * GB, 5 * US),
+    start_s=(30 * US, 40 * US),
+    fast_start_s=(8 * US, 20 * US),
+    fast_rate=(0.5, 0.25),
+    own_share=(0.4, 0.0),
+    reduction_start_s=(70 * US, 0.0),
+    reduction_rate=(0.9, 1.0),
+    reduces=(True, False),
+)
+
+
+def test_a_call_starts_once_and_copies_its_own_part() -> None:
+    """start + steps, and own/n of the message beside what the links carry."""
+    # Gather of 8: 30 + 7 x 1 us; (7 + 0.4)/8 / 400e9. All-reduce: 30 + 14 us; (14 + 0.4)/8.
+    assert cost("all_gather", "ring", PROTOCOLS, 8, 1) == approx(37e-6, 0.925 / 400e9)
+    assert cost("all_reduce", "ring", PROTOCOLS, 8, 1) == approx(44e-6, 1.8 / 400e9)
+    # All-to-all of 4: 30 + 3 x 1 us; (3 + 0.4)/4.
+    assert cost("all_to_all", "flat", PROTOCOLS, 4, 1) == approx(33e-6, 0.85 / 400e9)
+
+
+def test_the_protocol_of_low_latency_starts_early_and_is_slow() -> None:
+    """Its own start and half the rate; it carries small messages, the other large ones."""
+    assert cost("all_gather", "ring" + FAST, PROTOCOLS, 8, 1) == approx(15e-6, 0.925 / 200e9)
+    assert fastest("all_gather", PROTOCOLS, 1e3, 8, 1)[1] == "ring" + FAST
+    assert fastest("all_gather", PROTOCOLS, 1e8, 8, 1)[1] == "ring"
+    # They cross where 22 us are worth M x 0.925 / 400e9: 9.51 MB.
+    assert fastest("all_gather", PROTOCOLS, 9.50e6, 8, 1)[1] == "ring" + FAST
+    assert fastest("all_gather", PROTOCOLS, 9.53e6, 8, 1)[1] == "ring"
+
+
+def test_over_nodes_the_slowest_start_counts_once() -> None:
+    """max of the starts of the levels used; the own part is copied in the innermost phase."""
+    # 40 us + 7 x 1 + 3 x 5; inside (7 + 0.4)/8 / 400e9 = 2.3125e-12, between 3/4/8/50e9.
+    assert cost("all_gather", "hierarchical", PROTOCOLS, 8, 4) == approx(62e-6, 2.3125e-12)
+    # One rank a node does not use the inside: 40 + 3 x 5 us and 3/4 / 50e9, no copy.
+    assert cost("all_gather", "ring", PROTOCOLS, 1, 4) == approx(55e-6, 0.75 / 50e9)
+
+
+def test_reductions_by_switches_have_a_start_and_a_rate_of_their_own() -> None:
+    """70 us + one step, 9/8 of the message at 0.9 of the rate, by one protocol only."""
+    costs = every_cost("all_reduce", PROTOCOLS, counts((8, 1)))
+    assert "in_network" + FAST not in costs
+    expected = approx(71e-6, 9 / 8 / (0.9 * 400e9))
+    assert cost("all_reduce", "in_network", PROTOCOLS, 8, 1) == expected
+
+
+def test_a_message_between_neighbours_starts_by_full_rate_inside_only() -> None:
+    """30 + 1 us inside a node, 20 + 5 us between nodes, both at full rate."""
+    costs = p2p(PROTOCOLS, np.array([[0, 1, -1]]))
+    assert costs.alpha_s[0, 0].tolist() == pytest.approx([31e-6, 25e-6, 0.0], rel=1e-12)
+    assert costs.s_per_byte[0, 0].tolist() == pytest.approx([1 / 400e9, 1 / 50e9, 0.0])
+
+
+@pytest.mark.parametrize("verb", sorted(ALGORITHMS))
+def test_nothing_sent_costs_nothing(verb: str) -> None:
+    """A message of no bytes, and a group of one rank, take exactly no time."""
+    costs = coefficients(verb, PROTOCOLS, counts((8, 4), (1, 1)))
+    assert seconds(costs, 0.0)[0].tolist() == [[0.0, 0.0]]
+    assert fastest_s(costs, 0.0).tolist() == [[0.0, 0.0]]
+    assert seconds(costs, 1e6)[0][0, 1] == 0.0
 
 
 CUBE = table(*(("ring", 4, 50 * GB, 1 * US),) * 3)
@@ -381,6 +453,12 @@ def placed(draw: st.DrawFn) -> tuple[HardwareTable, IntArray]:
             "efficiency": rng.uniform(0.5, 1, (2, nl)),
             "latency_s": rng.uniform(0, 1e-5, (2, nl)),
             "oversubscription": rng.uniform(1, 4, (2, nl)),
+            "start_s": rng.uniform(0, 1e-4, (2, nl)),
+            "fast_start_s": rng.uniform(0, 1e-5, (2, nl)),
+            "fast_rate": rng.uniform(0.2, 1, (2, nl)),
+            "own_share": rng.uniform(0, 1, (2, nl)),
+            "reduction_start_s": rng.uniform(0, 1e-4, (2, nl)),
+            "reduction_rate": rng.uniform(0.5, 1, (2, nl)),
         },
         level_reduces=tuple(reduces),
         chips_per_node=size[:, 0],
@@ -391,8 +469,7 @@ def placed(draw: st.DrawFn) -> tuple[HardwareTable, IntArray]:
 def each_algorithm(
     verb: str, hw: HardwareTable, group: IntArray
 ) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    links = Links.of(hw, group)
-    return [(name, *algorithm(links)) for name, algorithm in ALGORITHMS[verb].items()]
+    return [(name, *found) for name, found in every_cost(verb, hw, group).items()]
 
 
 @quick
@@ -430,9 +507,9 @@ def test_the_fastest_algorithm_is_taken(
     costs = coefficients(verb, hw, group)
     time_s, best = seconds(costs, message_bytes)
     everything = [a + b * message_bytes for _, a, b in each_algorithm(verb, hw, group)]
-    assert np.array_equal(time_s, np.min(everything, axis=0))
+    assert np.array_equal(time_s, np.min(everything, axis=0) * (message_bytes > 0))
     chosen = np.take_along_axis(costs.alpha_s + costs.s_per_byte * message_bytes, best[None], 0)
-    assert np.array_equal(chosen[0], time_s)
+    assert np.array_equal(chosen[0] * (message_bytes > 0), time_s)
     picked = np.array([3, 0, 0, 2, 1])
     assert np.array_equal(fastest_s(costs, message_bytes), time_s)
     assert np.array_equal(fastest_s(costs, message_bytes, picked), time_s[:, picked])
@@ -462,12 +539,24 @@ def test_more_bandwidth_is_never_slower(
 @quick
 @given(placed())
 def test_an_all_reduce_is_a_scatter_and_a_gather(where: tuple[HardwareTable, IntArray]) -> None:
-    """Ring, direct, torus and hierarchical all-reduce cost a reduce-scatter plus an all-gather."""
+    """Ring, direct, torus and hierarchical all-reduce cost a reduce-scatter plus an all-gather.
+
+    Exactly where calls start at once and own parts cost nothing; else it saves one start and one
+    copy at most.
+    """
     hw, group = where
+    names = ("ring", "direct", "torus", "hierarchical")
     links = Links.of(hw, group)
-    for name in ("ring", "direct", "torus", "hierarchical"):
+    for name in names:
         whole = ALGORITHMS["all_reduce"][name](links)
-        parts = [ALGORITHMS[verb][name](links) for verb in GATHERS]
+        one = ALGORITHMS["all_gather"][name](links)
+        for i in range(2):
+            assert np.all(whole[i] <= 2 * one[i] * (1 + 1e-12))
+            assert np.all(whole[i] >= one[i])
+    bare = replace(links, start_s=0 * links.start_s, own=0 * links.own)
+    for name in names:
+        whole = ALGORITHMS["all_reduce"][name](bare)
+        parts = [ALGORITHMS[verb][name](bare) for verb in GATHERS]
         for i in range(2):
             np.testing.assert_allclose(whole[i], parts[0][i] + parts[1][i], rtol=1e-12)
 
@@ -515,6 +604,18 @@ def test_larger_groups_take_no_less_time(n: int, nodes: int, verb: str, message:
     ring_alpha_s, _ = ALGORITHMS["all_reduce"]["ring"](links)
     assert ring_alpha_s[0, 1] > ring_alpha_s[0, 0]
     assert ring_alpha_s[0, 3] > ring_alpha_s[0, 2]
+
+
+def test_rows_may_differ_in_which_switches_reduce() -> None:
+    """An A100 node in one table with an H100 node keeps its own all-reduce."""
+    clusters = [load_cluster(name, 8) for name in ("dgx-a100", "dgx-h100")]
+    together = HardwareTable.of(clusters)
+    group = np.ones((2, 1, 2), dtype=np.int64) * [8, 1]
+    time_s, _ = seconds(coefficients("all_reduce", together, group), 1e9)
+    for row, cluster in enumerate(clusters):
+        alone = coefficients("all_reduce", HardwareTable.of([cluster]), group[:1])
+        assert seconds(alone, 1e9)[0][0, 0] == time_s[row, 0]
+        assert ("in_network" in alone.algorithms) == (row == 1)
 
 
 @quick

@@ -1,9 +1,9 @@
 """All-to-all over switches, flat or node by node.
 
-Flat: a message to every peer, `(n-1) * alpha + (n-1)/n * M/W` on one switch; of n ranks in nodes
-of g, `M * (n-g)/n / W_card` leaves a node. Node by node: what one node wants of another goes there
-once gathered, then spreads: `max(M * (N-1)/N / W_card, M * (g-1)/g / W_in)`, and far fewer
-messages.
+Flat: a message to every peer, `start + (n-1) * alpha + (n-1)/n * M/W` on one switch; of n ranks
+in nodes of g, `M * (n-g)/n / W_card` leaves a node. Node by node: what one node wants of another
+goes there once gathered, then spreads: `max(M * (N-1)/N / W_card, M * (g-1)/g / W_in)`, and far
+fewer messages. Both copy the own part on the innermost level (see `links`).
 
 M is one rank's whole send buffer, spread evenly over all ranks, itself among them; multiply the
 time by the load of the most loaded rank where it is not. Cards of nested levels add up (see
@@ -31,9 +31,10 @@ def flat(links: Links) -> Cost:
     """
     n = links.members
     peers = (n - 1) * links.inner
-    alpha_s = (peers * links.latency_s).sum(axis=-1)
-    applies = ~_within_torus(links)
-    return where_applies(applies, alpha_s, _slowest(links, peers / links.size[..., None]))
+    alpha_s = links.call_s() + (peers * links.latency_s).sum(axis=-1)
+    share = peers / links.size[..., None]
+    share[..., 0] += links.own / links.size
+    return where_applies(~_within_torus(links), alpha_s, _slowest(links, share))
 
 
 def by_node(links: Links) -> Cost:
@@ -46,8 +47,10 @@ def by_node(links: Links) -> Cost:
         (alpha_s, s_per_byte), both (H, G); infinite where a group has one phase only.
     """
     n = links.members
-    alpha_s = ((n - 1) * links.latency_s).sum(axis=-1)
-    return where_applies(num_phases(links) > 1, alpha_s, _slowest(links, (n - 1) / n))
+    alpha_s = links.call_s() + ((n - 1) * links.latency_s).sum(axis=-1)
+    share = (n - 1) / n
+    share[..., 0] += links.own / n[..., 0]
+    return where_applies(num_phases(links) > 1, alpha_s, _slowest(links, share))
 
 
 def _slowest(links: Links, own_share: FloatArray) -> FloatArray:

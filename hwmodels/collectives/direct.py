@@ -1,11 +1,12 @@
-"""Every rank talks to every peer at once, inside the innermost level.
+"""Every rank talks to every peer at once, inside an innermost full mesh.
 
-`alpha + (n-1)/n * M/W` for a gather or scatter, twice that for a two-shot all-reduce, and
-`alpha + (n-1) * M/W` for the one-shot all-reduce in which everyone reads everything.
+`start + alpha + (n-1)/n * M/W` for a gather or scatter, twice alpha and share for a two-shot
+all-reduce, and `start + alpha + (n-1) * M/W` for the one-shot all-reduce in which everyone reads
+everything.
 
-Needs a switch or a full mesh. Offered at the innermost level only: across a network of nodes the
-incast of many senders and the cost of issuing a message to each peer, neither of them modelled,
-undo it.
+Not offered on switches: measured collectives of 2 to 8 chips on one take the steps of a ring, so
+the libraries do not use it there. Nor across a network of nodes: the incast of many senders and
+the cost of issuing a message to each peer, neither of them modelled, undo it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwmodels.collectives.links import Cost, Links, where_applies
 
-DIRECT_KINDS = ("switch", "full_mesh")
+DIRECT_KINDS = ("full_mesh",)
 
 
 def gather(links: Links) -> Cost:
@@ -25,10 +26,9 @@ def gather(links: Links) -> Cost:
         links: Placed groups.
 
     Returns:
-        (alpha_s, s_per_byte), both (H, G); infinite outside the innermost switch or mesh.
+        (alpha_s, s_per_byte), both (H, G); infinite outside an innermost full mesh.
     """
-    n = links.size
-    return where_applies(_applies(links), _step_s(links), (n - 1) / n / links.bytes_per_s[..., 0])
+    return _passes(links, 1)
 
 
 def all_reduce(links: Links) -> Cost:
@@ -38,10 +38,9 @@ def all_reduce(links: Links) -> Cost:
         links: Placed groups.
 
     Returns:
-        (alpha_s, s_per_byte), both (H, G); infinite outside the innermost switch or mesh.
+        (alpha_s, s_per_byte), both (H, G); infinite outside an innermost full mesh.
     """
-    alpha_s, s_per_byte = gather(links)
-    return 2 * alpha_s, 2 * s_per_byte
+    return _passes(links, 2)
 
 
 def one_shot_all_reduce(links: Links) -> Cost:
@@ -51,11 +50,17 @@ def one_shot_all_reduce(links: Links) -> Cost:
         links: Placed groups.
 
     Returns:
-        (alpha_s, s_per_byte), both (H, G); infinite outside the innermost switch or mesh.
+        (alpha_s, s_per_byte), both (H, G); infinite outside an innermost full mesh.
     """
-    return where_applies(
-        _applies(links), _step_s(links), (links.size - 1) / links.bytes_per_s[..., 0]
-    )
+    alpha_s = links.call_s() + _step_s(links)
+    return where_applies(_applies(links), alpha_s, (links.size - 1) / links.bytes_per_s[..., 0])
+
+
+def _passes(links: Links, count: int) -> Cost:
+    n = links.size
+    alpha_s = links.call_s() + count * _step_s(links)
+    share = (count * (n - 1) + links.own) / n
+    return where_applies(_applies(links), alpha_s, share / links.bytes_per_s[..., 0])
 
 
 def _applies(links: Links) -> NDArray[np.bool_]:

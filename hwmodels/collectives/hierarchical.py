@@ -5,7 +5,8 @@ inwards to outwards and gathers back. In the phase of level i each chip moves `(
 / (n_0 ... n_{i-1})`. Two levels of g ranks and N nodes: `2(g-1)/g * M/W_in` inside and `2(N-1)/N *
 (M/g)/W_card` between.
 
-Phases overlap in chunks: the time is that of the busiest port, plus the latencies of all phases.
+Phases overlap in chunks: the time is that of the busiest port, plus the start of the call and the
+latencies of all phases. The innermost phase copies the own part too (see `links`).
 Phases that use one port do not overlap: scatter and gather of one level add up, and so do nested
 switch levels (see `links`). The axes of a torus are one phase (see `torus`). Optimistic by one
 chunk of each phase.
@@ -31,7 +32,7 @@ def gather(links: Links) -> Cost:
         (alpha_s, s_per_byte), both (H, G); infinite where a group has one phase only.
     """
     alpha_s, s_per_byte = pipelined(links, phase_share(links), phase_alpha_s(links))
-    return where_applies(num_phases(links) > 1, alpha_s, s_per_byte)
+    return where_applies(num_phases(links) > 1, links.call_s() + alpha_s, s_per_byte)
 
 
 def all_reduce(links: Links) -> Cost:
@@ -43,18 +44,27 @@ def all_reduce(links: Links) -> Cost:
     Returns:
         (alpha_s, s_per_byte), both (H, G); infinite where a group has one phase only.
     """
-    alpha_s, s_per_byte = gather(links)
-    return 2 * alpha_s, 2 * s_per_byte
+    # Own part once a call, so half of it in each of the two passes.
+    share = phase_share(links, own=links.own / 2)
+    alpha_s, s_per_byte = pipelined(links, share, phase_alpha_s(links))
+    return where_applies(num_phases(links) > 1, links.call_s() + 2 * alpha_s, 2 * s_per_byte)
 
 
-def phase_share(links: Links) -> FloatArray:
-    """(H, G, nl) share of M that one chip moves in a gather's phase of each level."""
+def phase_share(links: Links, own: FloatArray | None = None) -> FloatArray:
+    """(H, G, nl) share of M that one chip moves in a gather's phase of each level.
+
+    Args:
+        links: Placed groups.
+        own: (H, G) own part, in shares of what one member of the innermost level keeps; that of
+            the links if None.
+    """
     share: FloatArray = (links.members - 1) / links.members / links.inner
+    share[..., 0] += (links.own if own is None else own) / links.members[..., 0]
     return share
 
 
 def phase_alpha_s(links: Links) -> FloatArray:
-    """(H, G, nl) latency of a gather's phase: a ring's steps, or one direct step innermost."""
+    """(H, G, nl) latency of a gather's phase: a ring's steps, or one direct step of a mesh."""
     steps = links.members - 1
     if links.kinds[0] in DIRECT_KINDS:
         steps[..., 0] = np.minimum(steps[..., 0], 1)

@@ -9,6 +9,14 @@ Ports. A chip's links of the innermost level, of a torus and of a mesh are its o
 `switch` further out are nested (a leaf switch below a spine): what crosses the outer one has left
 through the same network card, so an inner one carries it too.
 
+Protocols. A message goes by the protocol of full rate, or by that of low latency (`fast`), on all
+levels; both are priced and the faster is taken. A call starts once, on the slowest level to start
+among those it uses.
+
+Own part. A chip also copies what it keeps of a message, M/n, at a rate of its own: `own/n * M/W`
+beside what its links carry. Rows of out-of-place collectives show it plainly: pairs reach three
+quarters of the bus bandwidth of eight.
+
 Shapes: `H` hardware rows, `G` groups, `nl` levels, innermost first.
 """
 
@@ -32,7 +40,7 @@ class Links:
 
     Args:
         kinds: (nl,) kind of each level.
-        reduces: (nl,) whether switches of the level reduce.
+        reduces: (H, 1, nl) whether switches of the level reduce.
         members: (H, G, nl) members that meet at each level.
         size: (H, G) ranks of the group.
         inner: (H, G, nl) ranks of the group in one member of the level.
@@ -40,10 +48,15 @@ class Links:
         crosses: (H, G, nl) whether bytes of the group pass the level's links.
         bytes_per_s: (H, G, nl) rate of one chip through its links of the level, one direction.
         latency_s: (H, 1, nl) seconds of one message step.
+        start_s: (H, 1, nl) seconds that a call waits before its first step.
+        own: (H, G) time to copy a part that is kept, relative to sending as much over the
+            innermost level; zero for groups without members there, and on axes of a torus.
+        reduction_start_s: (H, 1, nl) as `start_s`, where switches reduce.
+        reduction_rate: (H, 1, nl) share of `bytes_per_s` that reducing switches reach.
     """
 
     kinds: tuple[str, ...]
-    reduces: tuple[bool, ...]
+    reduces: NDArray[np.bool_]
     members: FloatArray
     size: FloatArray
     inner: FloatArray
@@ -51,15 +64,22 @@ class Links:
     crosses: NDArray[np.bool_]
     bytes_per_s: FloatArray
     latency_s: FloatArray
+    start_s: FloatArray
+    own: FloatArray
+    reduction_start_s: FloatArray
+    reduction_rate: FloatArray
 
     @classmethod
-    def of(cls, hw: HardwareTable, members: IntArray, *, nominal: bool = False) -> Links:
+    def of(
+        cls, hw: HardwareTable, members: IntArray, *, nominal: bool = False, fast: bool = False
+    ) -> Links:
         """The links of groups placed by `placement.members`.
 
         Args:
             hw: Hardware rows.
             members: (H, G, nl) members of each level.
             nominal: Leave the efficiency out and give every axis of a torus both its links.
+            fast: By the protocol of low latency.
         """
         n = members.astype(np.float64)
         through: FloatArray = np.cumprod(n, axis=-1, dtype=np.float64)
@@ -70,6 +90,8 @@ class Links:
         rate = hw.level["bytes_per_s"] / hw.level["oversubscription"]
         if not nominal:
             rate = rate * hw.level["efficiency"]
+        if fast:
+            rate = rate * hw.level_column("fast_rate")
         share = np.ones_like(n)
         for i, kind in enumerate(hw.level_kinds):
             share[..., i] = (
@@ -79,7 +101,7 @@ class Links:
             )
         return cls(
             kinds=hw.level_kinds,
-            reduces=hw.level_reduces,
+            reduces=(hw.level_column("reduces") > 0)[:, None, :],
             members=n,
             size=size,
             inner=inner,
@@ -87,7 +109,25 @@ class Links:
             crosses=(n > 1) | (nested & (units > 1)),
             bytes_per_s=rate[:, None, :] * share,
             latency_s=hw.level["latency_s"][:, None, :],
+            start_s=hw.level_column("fast_start_s" if fast else "start_s")[:, None, :],
+            own=np.where(
+                (n[..., 0] > 1) & (hw.level_kinds[0] not in AXIS_KINDS),
+                hw.level_column("own_share")[:, :1],
+                0.0,
+            ),
+            reduction_start_s=hw.level_column("reduction_start_s")[:, None, :],
+            reduction_rate=hw.level_column("reduction_rate")[:, None, :],
         )
+
+    def call_s(self, start_s: FloatArray | None = None) -> FloatArray:
+        """(H, G) start of a call: the longest among the levels that a group uses.
+
+        Args:
+            start_s: (H, G, nl) starts to take instead of the protocol's.
+        """
+        starts = self.start_s if start_s is None else start_s
+        longest: FloatArray = np.where(self.members > 1, starts, 0.0).max(axis=-1)
+        return longest
 
     def is_nested(self, level: int) -> bool:
         """Whether the level's port also carries what crosses switch levels further out."""

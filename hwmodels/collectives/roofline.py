@@ -44,8 +44,8 @@ def roofline_s_per_byte(verb: str, hw: HardwareTable, members: IntArray) -> Floa
             card = np.where(crosses, rate, card)
         else:
             own_ports = own_ports + np.where(crosses, rate, 0.0)
-        if links.reduces[i] and links.kinds[i] not in AXIS_KINDS:
-            reduces |= links.members[..., i] > 1
+        if links.kinds[i] not in AXIS_KINDS:
+            reduces |= links.reduces[..., i] & (links.members[..., i] > 1)
         bytes_ = 1 - 1 / links.units[..., i]
         if verb == "all_reduce":
             bytes_ = np.where(reduces, np.minimum(2 * bytes_, 1.0), 2 * bytes_)

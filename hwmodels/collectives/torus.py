@@ -64,13 +64,7 @@ def gather(links: Links) -> Cost:
     Returns:
         (alpha_s, s_per_byte), both (H, G); infinite where a group leaves one torus.
     """
-    alpha_s = np.full(links.size.shape, np.inf)
-    s_per_byte = np.zeros(links.size.shape)
-    for axes in links.axis_runs():
-        applies = links.only_on(axes)
-        alpha_s = np.where(applies, axes_alpha_s(links, axes), alpha_s)
-        s_per_byte = np.where(applies, axes_s_per_byte(links, axes), s_per_byte)
-    return alpha_s, s_per_byte
+    return _passes(links, 1)
 
 
 def all_reduce(links: Links) -> Cost:
@@ -82,8 +76,7 @@ def all_reduce(links: Links) -> Cost:
     Returns:
         (alpha_s, s_per_byte), both (H, G); infinite where a group leaves one torus.
     """
-    alpha_s, s_per_byte = gather(links)
-    return 2 * alpha_s, 2 * s_per_byte
+    return _passes(links, 2)
 
 
 def all_to_all(links: Links) -> Cost:
@@ -103,7 +96,7 @@ def all_to_all(links: Links) -> Cost:
     for axes in links.axis_runs():
         worst = np.max([bisection_s_per_byte(links, i) for i in axes], axis=0)
         applies = links.only_on(axes)
-        alpha_s = np.where(applies, axes_alpha_s(links, axes), alpha_s)
+        alpha_s = np.where(applies, links.call_s() + axes_alpha_s(links, axes), alpha_s)
         s_per_byte = np.where(applies, worst, s_per_byte)
     return alpha_s, s_per_byte
 
@@ -113,3 +106,14 @@ def bisection_s_per_byte(links: Links, axis: int) -> FloatArray:
     n = links.members[..., axis]
     # A wrapped axis has twice the rate, which turns D/4 of the mesh into D/8 of one link.
     return np.where(n > 1, n / (4 * links.bytes_per_s[..., axis]), 0.0)
+
+
+def _passes(links: Links, count: int) -> Cost:
+    alpha_s = np.full(links.size.shape, np.inf)
+    s_per_byte = np.zeros(links.size.shape)
+    for axes in links.axis_runs():
+        applies = links.only_on(axes)
+        steps_s = links.call_s() + count * axes_alpha_s(links, axes)
+        alpha_s = np.where(applies, steps_s, alpha_s)
+        s_per_byte = np.where(applies, count * axes_s_per_byte(links, axes), s_per_byte)
+    return alpha_s, s_per_byte

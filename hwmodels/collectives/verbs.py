@@ -1,7 +1,9 @@
 """One verb over all algorithms: seconds of a collective, the fastest algorithm taken.
 
 Every algorithm is linear in the message, so that its two coefficients are worked out once for each
-distinct placement and a million plans only gather, multiply and take a minimum.
+distinct placement and a million plans only gather, multiply and take a minimum. An algorithm by
+the protocol of low latency (see `links`) is one more, named with `FAST` behind it; reduction by
+switches has only the other.
 
 What M counts: all-reduce, the buffer; all-gather and reduce-scatter, the gathered size;
 all-to-all, one rank's whole send buffer; p2p, the message.
@@ -23,6 +25,8 @@ from hwmodels.errors import ConfigError, UnsupportedError
 from hwmodels.table import FloatArray, HardwareTable, IntArray
 
 Algorithm = Callable[[Links], Cost]
+FAST = ", low latency"
+_ONE_PROTOCOL = ("in_network",)
 
 _GATHERS: Mapping[str, Algorithm] = MappingProxyType(
     {
@@ -60,7 +64,7 @@ class Coefficients:
 
     Args:
         algorithms: (A,) names.
-        alpha_s: (A, H, G) seconds of an empty message; infinite where an algorithm does not apply.
+        alpha_s: (A, H, G) seconds before the first byte; infinite where one does not apply.
         s_per_byte: (A, H, G) seconds a byte; zero where an algorithm does not apply.
     """
 
@@ -98,16 +102,37 @@ def coefficients(verb: str, hw: HardwareTable, members: IntArray) -> Coefficient
         raise UnsupportedError(
             f"no model of the collective {verb!r}", value=verb, allowed=list(ALGORITHMS)
         )
+    return _without_dominated(every_cost(verb, hw, members))
+
+
+def every_cost(verb: str, hw: HardwareTable, members: IntArray) -> dict[str, Cost]:
+    """(alpha_s, s_per_byte) of every algorithm by both protocols, as for `coefficients`."""
     links = Links.of(hw, members)
-    return _without_dominated(
-        {name: algorithm(links) for name, algorithm in ALGORITHMS[verb].items()}
+    costs = {name: algorithm(links) for name, algorithm in ALGORITHMS[verb].items()}
+    if _has_fast_protocol(hw):
+        fast = Links.of(hw, members, fast=True)
+        costs |= {
+            name + FAST: algorithm(fast)
+            for name, algorithm in ALGORITHMS[verb].items()
+            if name not in _ONE_PROTOCOL
+        }
+    return costs
+
+
+def _has_fast_protocol(hw: HardwareTable) -> bool:
+    return bool(
+        np.any(hw.level_column("fast_rate") < 1)
+        or np.any(hw.level_column("fast_start_s") != hw.level_column("start_s"))
     )
 
 
 def p2p(hw: HardwareTable, hop: IntArray) -> Coefficients:
-    """Costs of a message between neighbours, `alpha + M/W`.
+    """Costs of a message between neighbours, `start + alpha + M/W`.
 
-    W is what joins two neighbours: a chip's card, one link of a torus or mesh. Optimistic on a
+    W is what joins two neighbours: a chip's card, one link of a torus or mesh. Inside the
+    innermost level the start is that of full rate, as pairs of measured all-to-alls show. Further
+    out no row times a single message; what collectives of full rate wait for there is mostly their
+    phases to fill, so the start of low latency is taken. Optimistic on a
     torus where neighbours of the group are not neighbours on the axis: hops between them and
     siblings on the same links are not counted.
 
@@ -128,7 +153,9 @@ def p2p(hw: HardwareTable, hop: IntArray) -> Coefficients:
     rate[:, is_axis] = axis_rates[:, is_axis]
     level = np.maximum(hop, 0)
     moves = (hop >= 0).astype(np.float64)
-    alpha_s = np.take_along_axis(hw.level["latency_s"], level, axis=1) * moves
+    start_s = hw.level_column("fast_start_s").copy()
+    start_s[:, 0] = hw.level_column("start_s")[:, 0]
+    alpha_s = np.take_along_axis(start_s + hw.level["latency_s"], level, axis=1) * moves
     s_per_byte = seconds_per_byte(moves, np.take_along_axis(rate, level, axis=1))
     return Coefficients(("p2p",), alpha_s[None], s_per_byte[None])
 
@@ -141,7 +168,8 @@ def seconds(costs: Coefficients, message_bytes: FloatArray | float) -> tuple[Flo
         message_bytes: Message, broadcast against (H, G).
 
     Returns:
-        (H, G) seconds and (H, G) index into `costs.algorithms`; of equals the first.
+        (H, G) seconds and (H, G) index into `costs.algorithms`; of equals the first. No message
+        takes no time: a call that would send nothing is not made.
     """
     best_s = costs.alpha_s[0] + costs.s_per_byte[0] * message_bytes
     best = np.zeros(best_s.shape, dtype=np.int64)
@@ -149,7 +177,7 @@ def seconds(costs: Coefficients, message_bytes: FloatArray | float) -> tuple[Flo
         time_s = costs.alpha_s[a] + costs.s_per_byte[a] * message_bytes
         best[time_s < best_s] = a
         np.minimum(best_s, time_s, out=best_s)
-    return best_s, best
+    return np.where(np.asarray(message_bytes) > 0, best_s, 0.0), best
 
 
 def fastest_s(
@@ -176,7 +204,7 @@ def fastest_s(
         best_s = time_s if best_s is None else np.minimum(best_s, time_s, out=best_s)
     if best_s is None:
         raise ConfigError("no algorithm to choose from", field="costs")
-    return best_s
+    return np.where(np.asarray(message_bytes) > 0, best_s, 0.0)
 
 
 def busbw_factor(verb: str, n: FloatArray | float) -> FloatArray | float:
