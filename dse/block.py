@@ -425,7 +425,7 @@ def _messages(
 
 
 def _kept_whole(edge: Edge, shapes: Shapes) -> FloatArray:
-    """(K,) bytes that a consumer saves beyond its shard of a gathered input it will not rebuild."""
+    """(K,) bytes that a consumer saves of a gathered input beyond its shard, if never rebuilt."""
     extra = np.zeros_like(shapes.degrees["tp"])
     if edge.rebuilt:
         return extra

@@ -19,7 +19,8 @@ from dse.schedule import FIRST, LAST
 from dse.step import StepColumns, StepModel
 from dse.sync import SCALARS, sync_calls
 from dse.tables import layer_groups, priced_blocks
-from hwmodels.placement import span_nodes
+from hwmodels import collectives
+from hwmodels.placement import members, span_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +199,37 @@ class Itemised:
     def _hops(self) -> list[CommItem]:
         if self.plan.pp == 1:
             return []
-        nbytes = float(self.model.tables(self.table).ends.boundary_bytes[0])
+        ends = self.model.tables(self.table).ends
+        nbytes = float(ends.boundary_bytes[0])
         count = float(self.micro_batches * self.plan.vpp)
         hidden = 1.0 - self.model.stack.overlap_p2p
         items = []
         for name in ("activations (forward)", "gradients (backward)"):
             item = self._neighbours("pp", name, count, nbytes, 0.0)
             items.append(_with_exposed(item, hidden * item.time_s))
+        if ends.arrival_tp_s[0, 0] > 0:
+            items.append(self._arrivals(2.0 * count, nbytes * self.plan.tp))
         return items
+
+    def _arrivals(self, count: float, nbytes: float) -> CommItem:
+        """The gathers that join messages cut over tp."""
+        hw, stack = self.model.hardware, self.model.stack
+        group = layer_groups(self.keys)["tp"]
+        costs = collectives.coefficients("all_gather", hw, members(hw, [group]))
+        call_s, best = collectives.seconds(costs, nbytes)
+        time_s = count * float(call_s[0, 0]) * stack.network_factor
+        return CommItem(
+            "slices of a stage's input",
+            "tp",
+            self.plan.tp,
+            int(span_nodes(hw, [group])[0, 0]),
+            "all_gather",
+            costs.algorithms[int(best[0, 0])],
+            count,
+            nbytes,
+            time_s,
+            time_s * (1.0 - stack.overlap_tp),
+        )
 
     def _once_a_step(self) -> list[CommItem]:
         pricing, keys = self.model.pricing, self.keys

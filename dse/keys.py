@@ -97,10 +97,10 @@ class KeyedTable(Generic[Table]):
             if self.free and size <= len(plans):
                 fresh = self._position == UNKNOWN
             found = np.flatnonzero(fresh).astype(np.int64)
-            self._position[found] = self._count + np.arange(len(found))
-            self._count += len(found)
             part = self.build(unpacked(found, plans.values, self.axes))
             self._table = part if self._table is None else joined(self._table, part)
+            self._position[found] = self._count + np.arange(len(found))
+            self._count += len(found)
             places = self._position[code]
         return self._table, places
 

@@ -173,7 +173,9 @@ class StepModel:
         hop = (
             sync.hop_start_s[:, at_sync] + sync.hop_s_per_byte[:, at_sync] * ends["boundary_bytes"]
         )
-        hop = hop * (1.0 - self.stack.overlap_p2p) * plan["vpp"] * (pp > 1)
+        sent = plan["vpp"] * (pp > 1)
+        hop = hop * (1.0 - self.stack.overlap_p2p) * sent
+        arrival = ends["arrival_tp_s"] * sent
         embedding_f = ends["embedding_forward_s"] + ends["embedding_forward_tp_s"]
         embedding_b = ends["embedding_backward_s"] + ends["embedding_backward_tp_s"]
         head_f = ends["head_forward_s"] + ends["head_forward_tp_s"]
@@ -181,12 +183,12 @@ class StepModel:
         alone = pp == 1
         layers = sync.layers[:, at_sync]
         stages = Stages(
-            first_f=layers[FIRST] * layer_f + hop + embedding_f + alone * head_f,
-            first_b=layers[FIRST] * layer_b + hop + embedding_b + alone * head_b,
-            middle_f=layers[MIDDLE] * layer_f + hop,
-            middle_b=layers[MIDDLE] * layer_b + hop,
-            last_f=layers[LAST] * layer_f + hop + head_f,
-            last_b=layers[LAST] * layer_b + hop + head_b,
+            first_f=layers[FIRST] * layer_f + hop + arrival + embedding_f + alone * head_f,
+            first_b=layers[FIRST] * layer_b + hop + arrival + embedding_b + alone * head_b,
+            middle_f=layers[MIDDLE] * layer_f + hop + arrival,
+            middle_b=layers[MIDDLE] * layer_b + hop + arrival,
+            last_f=layers[LAST] * layer_f + hop + arrival + head_f,
+            last_b=layers[LAST] * layer_b + hop + arrival + head_b,
         )
         pipe = pipe_time(plan["schedule"], pp, plan["vpp"], plan["num_microbatches"], stages)
 
@@ -215,11 +217,11 @@ class StepModel:
         )
         parts = {
             "compute": m * compute,
-            "tp": m * tp + sync.once_tp_s[:, at_sync],
+            "tp": m * (tp + 2.0 * arrival) + sync.once_tp_s[:, at_sync],
             "cp": m * own_layers * (ring_f + ring_b),
             "ep": m * own_layers * (layer["forward_ep_s"] + layer["backward_ep_s"]),
             "pp": m * 2.0 * hop + sync.once_pp_s[:, at_sync],
-            "dp": self._data_parallel(tables, plan, layer_f, layer_b, own_layers),
+            "dp": self._data_parallel(tables, plan, layer_f, layer_b, layers),
             "bubble": np.maximum(pipe.seconds - m * busy, 0.0),
             "optimizer": sync.optimizer_s[:, at_sync],
             "host": m * excess,
@@ -255,20 +257,20 @@ class StepModel:
         plan: Mapping[str, FloatArray],
         layer_f: FloatArray,
         layer_b: FloatArray,
-        own_layers: FloatArray,
+        layers: FloatArray,
     ) -> FloatArray:
         """(H, P) exposed gradient and parameter traffic.
 
-        ZeRO 0-2: what the last micro-batch's backward (all but the first layer's, whose gradients
-        come last) and the next step's first forward cannot hide. ZeRO-2 reduces after every
-        micro-batch. ZeRO-3: a layer's backward hides the next gather and the previous reduction,
-        or waits for them.
+        ZeRO 0-2: what the last micro-batch's backward on the first stage, which ends last (all
+        but its first layer, whose gradients come last), and the next step's first forward cannot
+        hide. ZeRO-2 reduces after every micro-batch. ZeRO-3: a layer's backward hides the next
+        gather and the previous reduction, or waits for them.
         """
         sync, at = tables.sync, tables.at_sync
         zero, m = plan["zero"], plan["num_microbatches"]
         stack = self.stack
         reduce_s, gather_s = sync.reduce_s[:, at], sync.gather_s[:, at]
-        window = np.maximum(own_layers - 1.0, 0.0)
+        window: FloatArray = np.maximum(layers[FIRST] - 1.0, 0.0)
         hidden = np.minimum(stack.overlap_grad_reduce * reduce_s, window * layer_b)
         repeats = np.where(zero == 2, m, 1.0)
         exposed = repeats * (reduce_s - hidden)
@@ -280,7 +282,8 @@ class StepModel:
         slow = stack.overlap_slowdown - 1.0
         forward = _waits(unit_gather, layer_f, stack.overlap_param_gather)
         backward = _waits(unit_gather + unit_reduce, layer_b, stack.overlap_grad_reduce)
-        sharded = own_layers * (forward + backward + slow * (layer_f + layer_b))
+        most: FloatArray = layers.max(axis=0)
+        sharded = most * (forward + backward + slow * (layer_f + layer_b))
         # The first gather of a pass and the last reduction have nothing to hide behind.
         ends = sync.ends_gather_s[:, at] + sync.ends_reduce_s[:, at]
         sharded = m * (sharded + unit_gather + unit_reduce + ends)

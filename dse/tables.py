@@ -16,6 +16,8 @@ from dse.block import BlockCost, Groups, Pricing, block_cost
 from dse.plan import RECOMPUTE, IntArray
 from dse.shapes import Shapes, padded_vocab, shapes_of
 from dse.workload.transformer import Blocks, build
+from hwmodels import collectives
+from hwmodels.placement import members
 from hwmodels.table import FloatArray
 
 LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute")
@@ -70,7 +72,8 @@ class LayerTable(_Rows):
 class EndsTable(_Rows):
     """Embedding and head of one micro-batch, and the message between stages.
 
-    `logits_bytes` are kept from loss to backward, `loss_bytes` live beside them during the loss.
+    `arrival_tp_s` joins the slices of a message that was cut over tp. `logits_bytes` are kept from
+    loss to backward, `loss_bytes` live beside them during the loss.
     """
 
     embedding_forward_s: FloatArray
@@ -83,6 +86,7 @@ class EndsTable(_Rows):
     head_backward_tp_s: FloatArray
     embedding_saved_bytes: FloatArray
     head_saved_bytes: FloatArray
+    arrival_tp_s: FloatArray
     logits_bytes: FloatArray
     loss_bytes: FloatArray
     boundary_bytes: FloatArray
@@ -197,6 +201,17 @@ def ends_table(pricing: Pricing, seq_length: int, keys: Keys) -> EndsTable:
     return EndsTable.joined(parts, len(keys["tp"]))
 
 
+def arrival_seconds(
+    pricing: Pricing, message_bytes: FloatArray, cut: NDArray[np.bool_], keys: Keys
+) -> FloatArray:
+    """(H, K) exposed seconds of the gather over tp that follows a scattered message [SC21 4.1]."""
+    hw, stack = pricing.hardware, pricing.stack
+    costs = collectives.coefficients("all_gather", hw, members(hw, [layer_groups(keys)["tp"]]))
+    seconds = collectives.seconds(costs, message_bytes)[0] * stack.network_factor
+    exposed: FloatArray = np.where(cut, seconds * (1.0 - stack.overlap_tp), 0.0)
+    return exposed
+
+
 LOGIT_BYTES = {"vocab-parallel": (4.0, 2.0), "eager": (4.0, 6.0)}
 """Bytes a logit: kept until backward, and beside them at the peak of the loss (sheet 3.3)."""
 
@@ -228,6 +243,7 @@ def _ends(
         head_backward_tp_s=head.exposed("tp", "backward", "rebuild"),
         embedding_saved_bytes=embedding.saved_bytes,
         head_saved_bytes=head.saved_bytes,
+        arrival_tp_s=arrival_seconds(pricing, hidden, sent < sharded, keys),
         logits_bytes=kept * logits,
         loss_bytes=beside * logits,
         boundary_bytes=sent,
