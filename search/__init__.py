@@ -8,12 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from search.hardware import explore
     from search.plans import PlanSearchResult, best_plans, search_plans
+    from search.result import SearchResult
 
-__all__ = ["PlanSearchResult", "best_plans", "search_plans"]
+__all__ = ["PlanSearchResult", "SearchResult", "best_plans", "explore", "search_plans"]
+
+_HOMES = {"explore": "hardware", "SearchResult": "result"}
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        return getattr(import_module("search.plans"), name)
+        return getattr(import_module(f"search.{_HOMES.get(name, 'plans')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
