@@ -24,6 +24,7 @@ from dse.stacks import Stack
 from dse.workload.config import TransformerConfig
 from dse.workload.operators import Attention, Block, Matmul, Operator, Pointwise
 from hwmodels import collectives, kernels
+from hwmodels.distinct import distinct
 from hwmodels.placement import members
 from hwmodels.table import FloatArray, HardwareTable
 
@@ -394,9 +395,12 @@ def _messages(
         for move in moves:
             nbytes = edge.element_bytes * _elements(edge, shapes, move)
             size, stride = groups[move.dim]
+            # A few groups serve all keys.
+            first, places = distinct([size, stride])
+            group = [(size[first], stride[first])]
             costs = collectives.coefficients(
-                move.verb, pricing.hardware, members(pricing.hardware, [(size, stride)])
-            )
+                move.verb, pricing.hardware, members(pricing.hardware, group)
+            ).take(places)
             seconds, best = collectives.seconds(costs, nbytes)
             seconds = seconds * stack.network_factor
             if edge.link == "ep":

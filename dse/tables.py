@@ -17,6 +17,7 @@ from dse.plan import RECOMPUTE, IntArray
 from dse.shapes import Shapes, padded_vocab, shapes_of
 from dse.workload.transformer import Blocks, build
 from hwmodels import collectives
+from hwmodels.distinct import distinct
 from hwmodels.placement import members
 from hwmodels.table import FloatArray
 
@@ -131,26 +132,42 @@ def layer_table(pricing: Pricing, seq_length: int, keys: Keys) -> LayerTable:
     """Price a layer for K keys of `LAYER_AXES`."""
     parts = []
     for flag, rows, part in by_sequence_parallel(keys):
-        blocks, shapes = priced_blocks(pricing, seq_length, part, sequence_parallel=flag)
-        cost = block_cost(blocks.layer, shapes, layer_groups(part), pricing)
-        parts.append((rows, _layer(cost, shapes, part, pricing, flag)))
+        # Recomputation repeats kernels and changes none: each is priced once.
+        first, places = distinct([part[axis] for axis in LAYER_AXES if axis != "recompute"])
+        once = {axis: column[first] for axis, column in part.items()}
+        blocks, shapes = priced_blocks(pricing, seq_length, once, sequence_parallel=flag)
+        cost = block_cost(blocks.layer, shapes, layer_groups(once), pricing)
+        _, shapes = priced_blocks(pricing, seq_length, part, sequence_parallel=flag)
+        parts.append((rows, _layer(cost, places, shapes, part, pricing, flag)))
     return LayerTable.joined(parts, len(keys["tp"]))
 
 
 def _layer(
-    cost: BlockCost, shapes: Shapes, keys: Keys, pricing: Pricing, sequence_parallel: bool
+    cost: BlockCost,
+    places: NDArray[np.intp],
+    shapes: Shapes,
+    keys: Keys,
+    pricing: Pricing,
+    sequence_parallel: bool,
 ) -> LayerTable:
+    """A layer of K keys; `places` says which column of `cost` each key takes."""
+
+    def spread(column: FloatArray) -> FloatArray:
+        taken: FloatArray = column[..., places]
+        return taken
+
     full = (keys["recompute"] == FULL).astype(float)
     selective = (keys["recompute"] == SELECTIVE).astype(float)
-    forward_s = cost.seconds("forward")
-    core_forward_s = cost.seconds("forward", kind="attention")
-    core_backward_s = cost.seconds("backward", kind="attention")
-    backward_s = cost.seconds("dgrad", "wgrad", "backward")
+    forward_s = spread(cost.seconds("forward"))
+    core_forward_s = spread(cost.seconds("forward", kind="attention"))
+    core_backward_s = spread(cost.seconds("backward", kind="attention"))
+    backward_s = spread(cost.seconds("dgrad", "wgrad", "backward"))
     backward_s = backward_s + full * forward_s + selective * core_forward_s
-    forward_tp_s, forward_ep_s = (cost.exposed(link, "forward") for link in ("tp", "ep"))
+    forward_tp_s, forward_ep_s = (spread(cost.exposed(link, "forward")) for link in ("tp", "ep"))
     backward_tp_s, backward_ep_s = (
-        cost.exposed(link, "backward", "rebuild") for link in ("tp", "ep")
+        spread(cost.exposed(link, "backward", "rebuild")) for link in ("tp", "ep")
     )
+    saved, core = spread(cost.saved_bytes), spread(cost.core_bytes)
     stack = pricing.stack
     host_forward = stack.launches_forward * stack.launch_s
     host_backward = stack.launches_backward * stack.launch_s + full * host_forward
@@ -164,10 +181,8 @@ def _layer(
     local_tokens = shapes.sizes["batch"] * shapes.sizes["seq"] / shapes.degrees["cp"]
     stream_shard = shapes.degrees["tp"] if sequence_parallel else np.ones_like(local_tokens)
     hidden = pricing.element_bytes * local_tokens * pricing.config.hidden
-    kept = np.where(
-        full > 0, hidden / stream_shard, cost.saved_bytes - selective * cost.core_bytes
-    )
-    working = full * cost.saved_bytes + selective * cost.core_bytes
+    kept = np.where(full > 0, hidden / stream_shard, saved - selective * core)
+    working = full * saved + selective * core
     if sequence_parallel:
         working = working + hidden  # one gathered input
     kv_heads = np.maximum(1.0, pricing.config.kv_heads / shapes.degrees["tp"])

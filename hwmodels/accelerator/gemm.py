@@ -18,6 +18,7 @@ import numpy as np
 
 from hwmodels.accelerator.systolic import gemm_cycles
 from hwmodels.accelerator.tiling import traffic_bytes
+from hwmodels.distinct import distinct
 from hwmodels.errors import UnsupportedError
 from hwmodels.kernels.attention import UNFUSED_PASS_BYTES
 from hwmodels.kernels.parts import KernelParts, Values, element_bytes, parameter, peak, shaped
@@ -32,6 +33,8 @@ COLUMNS = (
 )
 """Kernel parameters that make a row of a hardware table a systolic chip."""
 
+MANY_SHAPES = 64
+"""Shapes from which on it pays to look for those that repeat."""
 _BASE_DTYPE = "bf16"
 _OUTPUT_BYTES = 2.0
 _SUM_BYTES = 4.0
@@ -61,6 +64,13 @@ def parts(
         UnsupportedError: A chip of the table has no units for `dtype`.
     """
     (m_, n_, k_, batch_, extra), ndim = shaped(m, n, k, batch, extra_bytes)
+    if ndim == 2 and len(m_) >= MANY_SHAPES:
+        columns = (m_, n_, k_, batch_, extra)
+        first, places = distinct(columns)
+        if len(first) < len(places):
+            m_, n_, k_, batch_, extra = (column[first] for column in columns)
+            once = parts(hw, m_, n_, k_, batch_, dtype=dtype, extra_bytes=extra, burst=burst)
+            return once.take(places)
     compute_s = _matrix_seconds(hw, m_, n_, k_, batch_, dtype, ndim)
     if burst:
         compute_s = compute_s * parameter(hw, f"matmul_sustained.{dtype}", ndim)
@@ -178,6 +188,12 @@ def _matrix_seconds(
     dtype: str,
     ndim: int,
 ) -> FloatArray:
+    if ndim == 2 and len(m) >= MANY_SHAPES:
+        columns = (m, n, k, batch)
+        first, places = distinct(columns)
+        if len(first) < len(places):
+            m, n, k, batch = (column[first] for column in columns)
+            return _matrix_seconds(hw, m, n, k, batch, dtype, ndim)[:, places]
     rows, cols = parameter(hw, "systolic_rows", ndim), parameter(hw, "systolic_cols", ndim)
     arrays = parameter(hw, "systolic_arrays", ndim)
     base = peak(hw, _BASE_DTYPE, ndim)

@@ -36,6 +36,12 @@ class KernelParts:
         total: FloatArray = np.maximum(self.compute_s, self.memory_s) + self.start_s
         return total
 
+    def take(self, places: NDArray[np.intp]) -> KernelParts:
+        """The same terms for operators picked by `places` along the last axis."""
+        return KernelParts(
+            self.compute_s[..., places], self.memory_s[..., places], self.start_s[..., places]
+        )
+
     def bound(self) -> NDArray[np.str_]:
         """(H, *S) the largest term: `compute`, `memory` or `launch`."""
         largest = np.argmax(np.stack([self.compute_s, self.memory_s, self.start_s]), axis=0)
