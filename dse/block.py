@@ -395,12 +395,7 @@ def _messages(
         for move in moves:
             nbytes = edge.element_bytes * _elements(edge, shapes, move)
             size, stride = groups[move.dim]
-            # A few groups serve all keys.
-            first, places = distinct([size, stride])
-            group = [(size[first], stride[first])]
-            costs = collectives.coefficients(
-                move.verb, pricing.hardware, members(pricing.hardware, group)
-            ).take(places)
+            costs = group_costs(move.verb, pricing.hardware, size, stride)
             seconds, best = collectives.seconds(costs, nbytes)
             seconds = seconds * stack.network_factor
             if edge.link == "ep":
@@ -438,6 +433,15 @@ def _kept_whole(edge: Edge, shapes: Shapes) -> FloatArray:
             whole = _elements(edge, shapes, move)
             extra = extra + edge.kept_bytes * (whole - whole / shapes.degrees[move.dim])
     return extra
+
+
+def group_costs(
+    verb: str, hardware: HardwareTable, size: IntArray, stride: IntArray
+) -> collectives.Coefficients:
+    """Costs of a collective for (K,) groups of a size and stride; a few groups serve all keys."""
+    first, places = distinct([size, stride])
+    group = [(size[first], stride[first])]
+    return collectives.coefficients(verb, hardware, members(hardware, group)).take(places)
 
 
 def _elements(edge: Edge, shapes: Shapes, move: Move) -> FloatArray:

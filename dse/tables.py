@@ -12,13 +12,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.block import BlockCost, Groups, Pricing, block_cost
+from dse.block import BlockCost, Groups, Pricing, block_cost, group_costs
 from dse.plan import RECOMPUTE, IntArray
 from dse.shapes import Shapes, padded_vocab, shapes_of
 from dse.workload.transformer import Blocks, build
 from hwmodels import collectives
 from hwmodels.distinct import distinct
-from hwmodels.placement import members
 from hwmodels.table import FloatArray
 
 LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute")
@@ -221,7 +220,7 @@ def arrival_seconds(
 ) -> FloatArray:
     """(H, K) exposed seconds of the gather over tp that follows a scattered message [SC21 4.1]."""
     hw, stack = pricing.hardware, pricing.stack
-    costs = collectives.coefficients("all_gather", hw, members(hw, [layer_groups(keys)["tp"]]))
+    costs = group_costs("all_gather", hw, *layer_groups(keys)["tp"])
     seconds = collectives.seconds(costs, message_bytes)[0] * stack.network_factor
     exposed: FloatArray = np.where(cut, seconds * (1.0 - stack.overlap_tp), 0.0)
     return exposed

@@ -30,7 +30,7 @@ from search.narrowing import Narrowing
 from search.pareto import canonical_rank
 from search.space import PlanSpace, named_space
 
-DESIGNS_AT_ONCE = 16
+DESIGNS_AT_ONCE = 64
 """Their tables and bounds stay in the second-level cache."""
 PROBES = 8
 """Plans of the smallest bound that are priced first, to have a time to beat."""
@@ -127,7 +127,7 @@ class PlanSolver:
             if len(fitting.plans):
                 for start in range(0, len(hardware), DESIGNS_AT_ONCE):
                     rows = np.arange(start, min(start + DESIGNS_AT_ONCE, len(hardware)))
-                    model = StepModel(self.workload, _taken(hardware, rows), self.stack)
+                    model = _MetKeys(self.workload, _taken(hardware, rows), self.stack)
                     _solve_batch(model, fitting, usable[rows], rows, best)
         return best.found(usable, enumerated)
 
@@ -237,6 +237,14 @@ def bound_s(tables: Tables) -> FloatArray:
     bound *= times
     bound += np.take(tables.sync.optimizer_s, tables.at_sync, axis=1)
     return bound
+
+
+class _MetKeys(StepModel):
+    """Prices the keys of the plans at hand and no others: few plans of a space fit."""
+
+    def __init__(self, workload: Workload, hardware: HardwareTable, stack: Stack) -> None:
+        super().__init__(workload, hardware, stack)
+        self._layer.free = self._ends.free = False
 
 
 class _Pairs(StepModel):
