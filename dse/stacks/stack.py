@@ -35,6 +35,7 @@ class Stack(BaseModel):
         attention_implementation: Which fused kernel, `current` being the one that the chips'
             parameters were fitted on.
         pointwise_factor: Bytes of element-wise passes relative to the fused passes of the sheet.
+        loss_factor: Bytes of the loss's passes relative to those of one softmax over fp32 logits.
         gated_activation: Whether SwiGLU is one kernel.
         loss: Where logits live: `vocab-parallel` (fp32, divided over tp), or `eager`
             (whole, with bf16, fp32 and log-softmax copies).
@@ -55,12 +56,15 @@ class Stack(BaseModel):
         launches_forward: Kernels launched for the forward of one layer.
         launches_backward: Kernels launched for its backward.
         launch_s: Host seconds a launch.
+        blocking_launches: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so that
+            its time adds to the device's and is never hidden by it.
         reserve_bytes: Memory never used by tensors, fixed part.
         reserve_fraction: The same, as a share of capacity.
         compute_factor: Level of compute time, 1 where nothing was fitted.
         network_factor: Level of communication time, 1 where nothing was fitted.
         level_sd: Standard deviation of the log level of a stack like this one.
         structure_sd: The same of what remains between plans of one stack.
+        calibration: `kernels-only` where no published training run told a factor, else `shipped`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +74,7 @@ class Stack(BaseModel):
     attention: AttentionKind
     attention_implementation: AttentionImplementation = "current"
     pointwise_factor: float = Field(gt=0)
+    loss_factor: float = Field(default=1.0, gt=0)
     gated_activation: ActivationKind
     loss: LossKind
     rebuilds_sharded_inputs: bool
@@ -87,12 +92,14 @@ class Stack(BaseModel):
     launches_forward: float = Field(ge=0)
     launches_backward: float = Field(ge=0)
     launch_s: float = Field(ge=0)
+    blocking_launches: bool = False
     reserve_bytes: float = Field(ge=0)
     reserve_fraction: float = Field(ge=0, lt=1)
     compute_factor: float = Field(default=1.0, gt=0)
     network_factor: float = Field(default=1.0, gt=0)
     level_sd: float = Field(ge=0)
     structure_sd: float = Field(ge=0)
+    calibration: Literal["kernels-only", "shipped"] = "kernels-only"
 
 
 _FRACTIONS = ("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p")
@@ -106,6 +113,7 @@ _FLAGS = (
 )
 _NUMBERS = {
     "pointwise_factor": (0.1, 10.0),
+    "loss_factor": (0.1, 10.0),
     "overlap_slowdown": (1.0, 3.0),
     "expert_load": (1.0, 10.0),
     "launches_forward": (0.0, 1e4),
@@ -116,7 +124,7 @@ _NUMBERS = {
     "level_sd": (0.0, 1.0),
     "structure_sd": (0.0, 1.0),
 }
-_OPTIONAL = ("compute_factor", "network_factor")
+_OPTIONAL = ("loss_factor", "compute_factor", "network_factor")
 _WORDS = {
     "attention": get_args(AttentionKind),
     "gated_activation": get_args(ActivationKind),
@@ -177,6 +185,7 @@ def _read(top: Section) -> Stack:
             *required,
             *_OPTIONAL,
             "attention_implementation",
+            "blocking_launches",
         ),
         ("name", *required),
     )
@@ -188,7 +197,7 @@ def _read(top: Section) -> Stack:
     fields["attention_implementation"] = top.choice(
         "attention_implementation", get_args(AttentionImplementation), "current"
     )
-    fields |= {key: top.flag(key, False) for key in _FLAGS}
+    fields |= {key: top.flag(key, False) for key in (*_FLAGS, "blocking_launches")}
     fields |= {key: top.number(key, minimum=0.0, maximum=1.0) for key in _FRACTIONS}
     for key, (low, high) in _NUMBERS.items():
         if key in top:

@@ -1,0 +1,1 @@
+"""Predictions beside what others measured: published training runs."""

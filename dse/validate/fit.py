@@ -6,26 +6,28 @@ fitted is a ridge regression in those,
 
     log(measured / predicted) = a (g_silicon + s_stack,silicon) + b n + c h + noise
 
-with g the silicon's mean level, s the stack's own departure, n the network's and h the host's
-factor. Each source counts the same, whatever its number of rows, so that a sweep of 720 does not
-drown a table of 8. Priors carry what rows say nothing about.
+with g the silicon's level (that of its era and its own departure), s the stack's own departure, n
+the network's and h the host's factor. Each source counts the same, whatever its number of rows, so
+that a sweep of 720 does not drown a table of 8. Priors carry what rows say nothing about.
 
-Routed experts tell no level: their exchange between ranks was calibrated on nothing.
+Routed experts tell no level: their exchange between ranks was calibrated on nothing. Where every
+launch blocks, its cost cannot be told from the stack's own level, so such rows do not tell h.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from dse.stacks import Stack
 from dse.stacks.levels import POOLED, UNFITTED, Level, Levels
 from dse.validate.predict import predict
 from dse.validate.resolve import Case
+from hwmodels.chip import Chip
+from hwmodels.kernels.parameters import ASSUMED
 from hwmodels.table import FloatArray
 
 STEP = 0.05
@@ -44,14 +46,15 @@ class Prior:
     sd: float
 
 
-SILICON = {
-    "gv100": Prior(0.0, 0.15),
-    "ga100": Prior(0.0, 0.15),
-    "gh100": Prior(0.10, 0.15),
-    "gb100": Prior(0.10, 0.15),
-}
-OTHER_SILICON = Prior(0.10, 0.15)
-"""Measured kernels leave out what a power limit takes: newer chips lose more to it than A100."""
+ERAS = {"gv100": "to 2021", "ga100": "to 2021"}
+"""Silicons whose power limit leaves dense matmuls near their full clock; all others are later."""
+LATER = "later"
+ERA = {"to 2021": Prior(0.0, 0.15), LATER: Prior(0.10, 0.15)}
+"""Measured kernels leave out most of what a power limit takes in a step; later chips lose more."""
+SILICON_SD = 0.07
+TYPICAL_SUSTAINED = 0.85
+"""Share of a short matmul's rate that a power limit leaves in a long run: 0.90 measured on A100,
+0.80 on H100. A silicon whose rows tell nothing of it gets this from its prior."""
 STACK = Prior(0.0, 0.07)
 """Stacks on one chip differ by 7 % in the logarithm."""
 NETWORK = Prior(np.log(1.5), 0.5)
@@ -76,9 +79,7 @@ class Sensitivities:
     at: FloatArray
 
 
-def sensitivities(
-    cases: Sequence[Case], measured_s: FloatArray, levels: Levels
-) -> Sensitivities:
+def sensitivities(cases: Sequence[Case], measured_s: FloatArray, levels: Levels) -> Sensitivities:
     """Evaluate the rows at `levels`, and once more for each kind of factor."""
     stacks = [levels.apply(case.stack, case.generation) for case in cases]
     here = np.log(predict(cases, stacks).step_time_s)
@@ -107,7 +108,6 @@ def fit(
     near: Sensitivities,
     *,
     without: Collection[str] = (),
-    usable: Sequence[bool],
 ) -> Levels:
     """The levels that the rows of all families but `without` tell.
 
@@ -115,16 +115,12 @@ def fit(
         cases: N rows.
         near: Their derivatives at a point near the answer.
         without: Families whose rows are not used.
-        usable: (N,) whether a row may tell a level; suspect rows and experts may not.
     """
-    used = [
-        index
-        for index, case in enumerate(cases)
-        if usable[index] and case.family not in without
-    ]
-    silicons = sorted({cases[index].generation for index in used})
+    used = [index for index, case in enumerate(cases) if case.family not in without]
+    silicons = sorted({*ERAS, *(case.generation for case in cases)})
     pairs = sorted({(cases[index].stack.name, cases[index].generation) for index in used})
     names: list[tuple[str, ...]] = [("network",), ("host",)]
+    names += [("era", era) for era in ERA]
     names += [("silicon", silicon) for silicon in silicons]
     names += [("pair", *pair) for pair in pairs]
     column = {name: position for position, name in enumerate(names)}
@@ -133,19 +129,22 @@ def fit(
     matrix = np.zeros((len(used), len(names)))
     target = np.empty(len(used))
     for row, index in enumerate(used):
-        case, slope = cases[index], near.slope[index]
+        case = cases[index]
+        slope = near.slope[index] * (1.0, 1.0, 0.0 if case.stack.blocking_launches else 1.0)
+        matrix[row, column["era", ERAS.get(case.generation, LATER)]] = slope[0]
         matrix[row, column["silicon", case.generation]] = slope[0]
         matrix[row, column["pair", case.stack.name, case.generation]] = slope[0]
         matrix[row, column["network",]] = slope[1]
         matrix[row, column["host",]] = slope[2]
         target[row] = near.residual[index] + float(slope @ near.at[index])
-    priors = [_prior(name) for name in names]
+    unsettled = {case.generation: _unsettled(case.cluster.chip) for case in cases}
+    priors = [_prior(name, unsettled) for name in names]
     ridge = np.diag([1.0 / prior.sd for prior in priors])
     stacked = np.vstack([matrix * weights[:, None], ridge])
     aim = np.concatenate([target * weights, [prior.mean / prior.sd for prior in priors]])
     answer = lsq_linear(stacked, aim).x
-    spread = np.sqrt(np.diag(np.linalg.inv(stacked.T @ stacked)))
-    return _levels(cases, used, column, answer, spread)
+    covariance = np.linalg.inv(stacked.T @ stacked)
+    return _levels(cases, used, column, answer, covariance)
 
 
 def _weights(cases: Sequence[Case], used: Sequence[int]) -> FloatArray:
@@ -161,10 +160,20 @@ def _weights(cases: Sequence[Case], used: Sequence[int]) -> FloatArray:
     )
 
 
-def _prior(name: tuple[str, ...]) -> Prior:
+def _prior(name: tuple[str, ...], unsettled: Mapping[str, float]) -> Prior:
+    if name[0] == "era":
+        return ERA[name[1]]
     if name[0] == "silicon":
-        return SILICON.get(name[1], OTHER_SILICON)
+        return Prior(unsettled.get(name[1], 0.0), SILICON_SD)
     return {"network": NETWORK, "host": HOST, "pair": STACK}[name[0]]
+
+
+def _unsettled(chip: Chip) -> float:
+    """Logarithm by which matmuls slow down in a long run, where no measured row says so."""
+    name = "matmul_sustained.bf16"
+    if chip.kernel_status.get(name, ASSUMED) != ASSUMED:
+        return 0.0
+    return float(np.log(max(1.0, chip.kernel.get(name, 1.0) / TYPICAL_SUSTAINED)))
 
 
 def _levels(
@@ -172,39 +181,37 @@ def _levels(
     used: Sequence[int],
     column: Mapping[tuple[str, ...], int],
     answer: FloatArray,
-    spread: FloatArray,
+    covariance: FloatArray,
 ) -> Levels:
     found: dict[tuple[str, str], Level] = {}
 
-    def add(stack: str, silicon: str, value: float, log_sd: float, rows: list[int]) -> None:
-        families = tuple(sorted({cases[index].family for index in rows}))
+    def add(stack: str, silicon: str, terms: list[int]) -> None:
+        told = [
+            index
+            for index in used
+            if silicon in (POOLED, cases[index].generation)
+            and stack in (POOLED, cases[index].stack.name)
+        ]
+        variance = covariance[np.ix_(terms, terms)].sum()
+        if silicon == POOLED:
+            variance += SILICON_SD**2
         found[stack, silicon] = Level(
             stack=stack,
             silicon=silicon,
-            value=float(np.exp(value)),
-            log_sd=float(log_sd),
-            rows=len(rows),
-            families=families,
+            value=float(np.exp(answer[terms].sum())),
+            log_sd=float(np.sqrt(variance)),
+            rows=len(told),
+            families=tuple(sorted({cases[index].family for index in told})),
         )
 
-    silicons = [name[1] for name in column if name[0] == "silicon"]
-    means = {silicon: float(answer[column["silicon", silicon]]) for silicon in silicons}
-    every = float(np.mean(list(means.values()))) if means else OTHER_SILICON.mean
-    add(POOLED, POOLED, every, OTHER_SILICON.sd, list(used))
-    for silicon in silicons:
-        rows = [index for index in used if cases[index].generation == silicon]
-        sd = np.hypot(spread[column["silicon", silicon]], STACK.sd)
-        add(POOLED, silicon, means[silicon], float(sd), rows)
+    add(POOLED, POOLED, [column["era", LATER]])
     for name, position in column.items():
+        if name[0] == "silicon":
+            era = column["era", ERAS.get(name[1], LATER)]
+            add(POOLED, name[1], [era, position])
         if name[0] == "pair":
-            _, stack, silicon = name
-            rows = [
-                index
-                for index in used
-                if (cases[index].stack.name, cases[index].generation) == (stack, silicon)
-            ]
-            sd = float(spread[position])
-            add(stack, silicon, means[silicon] + float(answer[position]), sd, rows)
+            era = column["era", ERAS.get(name[2], LATER)]
+            add(name[1], name[2], [era, column["silicon", name[2]], position])
     return Levels(
         found,
         network=float(np.exp(answer[column["network",]])),
@@ -214,20 +221,50 @@ def _levels(
 
 
 def fit_all(
-    cases: Sequence[Case], measured_s: FloatArray, usable: Sequence[bool], *, rounds: int = 3
-) -> tuple[Levels, Sensitivities]:
-    """Fit on every family, taking derivatives anew at each answer.
+    cases: Sequence[Case], measured_s: FloatArray, *, rounds: int = 3
+) -> tuple[Levels, dict[str, Levels]]:
+    """Fit on every family, and without each, taking derivatives anew at each answer.
+
+    Args:
+        cases: N rows, every one of which may tell a level.
+        measured_s: (N,) their published times.
+        rounds: How often to move the point at which derivatives are taken.
 
     Returns:
-        The levels, and the derivatives at them, from which families are left out one at a time.
+        The levels of all families, and by family those of the others.
     """
     levels = UNFITTED
     for _ in range(rounds):
         near = sensitivities(cases, measured_s, levels)
-        levels = fit(cases, near, usable=usable)
-    return levels, sensitivities(cases, measured_s, levels)
+        levels = fit(cases, near)
+    families = sorted({case.family for case in cases})
+    without = {family: fit(cases, near, without=(family,)) for family in families}
+    stacks = [without[case.family].apply(case.stack, case.generation) for case in cases]
+    residual = np.log(measured_s / predict(cases, stacks).step_time_s)
+    for family in families:
+        others = [index for index, case in enumerate(cases) if case.family != family]
+        without[family] = _with_spread(without[family], cases, residual, others)
+    return _with_spread(levels, cases, residual, range(len(cases))), without
 
 
-def scaled(case: Case, levels: Levels) -> Stack:
-    """A case's stack with its fitted factors."""
-    return levels.apply(case.stack, case.generation)
+def _with_spread(
+    levels: Levels, cases: Sequence[Case], residual: FloatArray, rows: Iterable[int]
+) -> Levels:
+    """The levels, with how far sources lay from those fitted without them, each source alike.
+
+    Args:
+        levels: Levels without spreads.
+        cases: N rows.
+        residual: (N,) log(measured / predicted) by the levels fitted without the row's family.
+        rows: Which rows may tell.
+    """
+    by_source: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for index in rows:
+        by_source[cases[index].row.source, cases[index].cluster.chip.name].append(residual[index])
+    means = [np.mean(values) for values in by_source.values()]
+    within = [np.var(values) for values in by_source.values()]
+    return replace(
+        levels,
+        level_sd=float(np.sqrt(np.mean(np.square(means)))),
+        structure_sd=float(np.sqrt(np.mean(within))),
+    )

@@ -40,17 +40,12 @@ class Widths:
     high: FloatArray
 
 
-def widths(
-    cases: Sequence[Case], levels: Sequence[Levels], predictions: Predictions
-) -> Widths:
+def widths(cases: Sequence[Case], levels: Sequence[Levels], predictions: Predictions) -> Widths:
     """The widths of N predictions, each made with its own levels."""
     both, slow = np.empty(len(cases)), np.zeros(len(cases))
     for index, (case, fitted) in enumerate(zip(cases, levels, strict=True)):
         level = fitted.of(case.stack.name, case.generation)
-        variance = case.stack.structure_sd**2
-        variance += max(level.log_sd, case.stack.level_sd) ** 2 if level.stack == POOLED else (
-            level.log_sd**2
-        )
+        variance = sum(sd**2 for sd in fitted.spread(case.stack, case.generation))
         if _host_share(case, fitted) > 0.5 * _device_share(predictions, index):
             variance += HOST_SD**2
         if case.workload.precision in LOW_PRECISIONS:
@@ -60,7 +55,7 @@ def widths(
         if any(note.split(" ")[0] in _PLAN_FIELDS for note in case.assumed):
             variance += ASSUMED_PLAN_SD**2
         both[index] = variance
-        if level.silicon == POOLED:
+        if level.silicon == POOLED or not level.rows:
             slow[index] += NEW_SILICON_SD**2
         if case.plan.zero == 3 and case.cluster.num_chips > case.cluster.chips_per_node:
             exposed = predictions.parts["dp"][index] / predictions.step_time_s[index]

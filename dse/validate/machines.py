@@ -5,11 +5,13 @@ the row states itself.
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 from dse.validate.rows import Row
 from dse.validate.vocabulary import meaning, node_of_chip
 from hwmodels.catalog import Blueprint, list_chips, load_chip, names, read_blueprint
 from hwmodels.catalog.names import folded
+from hwmodels.chip import Chip
 from hwmodels.errors import ConfigError
 from hwmodels.network import Cluster
 from hwmodels.sourced import load_document
@@ -38,11 +40,16 @@ def cluster_of(row: Row) -> tuple[Cluster, list[str]]:
     node, why = _node(row, chip)
     assumed = [f"node = {node} ({why})"] if why else []
     try:
-        cluster = _load(node, row.num_devices or 0)
+        path = names.find("nodes", node, what="node or cluster", field="cluster")
+    except ConfigError as problem:
+        raise NotKnownError("machine not known", problem.message) from None
+    blueprint = _blueprint(path)  # a broken file of the catalogue is an error, not a refusal
+    try:
+        cluster = blueprint.sized(row.num_devices or 0, None)
     except ConfigError as problem:
         raise NotKnownError("machine not known", problem.message) from None
     if folded(cluster.chip.name) != folded(chip):
-        cluster = _with_chip(node, row.num_devices or 0, chip)
+        cluster = cluster.model_copy(update={"chip": _other_chip(chip)})
     per_node = row.devices_per_node
     if per_node is not None and per_node < cluster.chips_per_node:
         assumed.append(f"devices of a node = {cluster.chips_per_node} ({per_node} stated)")
@@ -86,28 +93,20 @@ def _node(row: Row, chip: str) -> tuple[str, str]:
     return node, "the usual node of the chip"
 
 
-@functools.lru_cache(maxsize=256)
-def _blueprint(node: str) -> Blueprint:
-    path = names.find("nodes", node, what="node or cluster", field="cluster")
+@functools.cache
+def _blueprint(path: Path) -> Blueprint:
     return read_blueprint(load_document(path, kinds=("cluster", "node")))
 
 
-@functools.lru_cache(maxsize=1024)
-def _load(node: str, num_chips: int) -> Cluster:
-    return _blueprint(node).sized(num_chips, None)
-
-
 @functools.cache
-def _with_chip(node: str, num_chips: int, chip: str) -> Cluster:
-    return _load(node, num_chips).model_copy(update={"chip": load_chip(chip)})
+def _other_chip(chip: str) -> Chip:
+    return load_chip(chip)
 
 
 def _with_link(cluster: Cluster, gbit_per_s: float) -> Cluster:
     rate = gbit_per_s * BYTES_PER_S_PER_GBIT
     levels = tuple(
-        level
-        if index == 0
-        else level.model_copy(update={"bytes_per_s_per_chip_per_dir": rate})
+        level if index == 0 else level.model_copy(update={"bytes_per_s_per_chip_per_dir": rate})
         for index, level in enumerate(cluster.levels)
     )
     return cluster.model_copy(update={"levels": levels})

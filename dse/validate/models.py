@@ -1,5 +1,4 @@
-"""The model of a published row: from its dimensions, with the conventions of its kind, or by name.
-"""
+"""The model of a published row: from its dimensions and its kind's conventions, or by name."""
 
 from __future__ import annotations
 
@@ -38,6 +37,9 @@ def config_of(row: Row, *, tp: int) -> tuple[TransformerConfig, list[str]]:
         NotModelledError: The name is not known and dimensions are missing, or the kind is known
             and not modelled.
     """
+    adapters = meaning("adapters", f"{row.model} {row.source_location}")
+    if adapters is not None:
+        raise NotModelledError("model kind not modelled", f"{row.model}: {adapters.refuse}")
     found = meaning("models", row.model)
     if found is not None and found.refuse:
         raise NotModelledError("model kind not modelled", f"{row.model}: {found.refuse}")

@@ -51,9 +51,7 @@ def predict(cases: Sequence[Case], stacks: Sequence[Stack] | None = None) -> Pre
     parts = {name: np.zeros(len(cases)) for name in PARTS}
     for members in groups.values():
         first = cases[members[0]]
-        model = StepModel(
-            first.workload, HardwareTable.of([first.cluster]), chosen[members[0]]
-        )
+        model = StepModel(first.workload, HardwareTable.of([first.cluster]), chosen[members[0]])
         table = PlanTable.from_plans([cases[index].plan for index in members])
         columns = model.evaluate(table)
         time_s[members] = columns.step_time_s[0]

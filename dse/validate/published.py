@@ -4,8 +4,8 @@
 
 Three calibrations. `kernels-only` uses no published training run. `shipped` uses the levels that
 come with the package, which the bundled rows were fitted on: its errors on those rows are in
-sample. `leave-source-out` fits the levels anew without the family of each row: the number that
-says what to expect of a source never seen.
+sample. `leave-source-out` takes, for each row, the levels fitted without its family: the number
+that says what to expect of a source never seen. `dse/validate/refit.py` fits both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from dse.stacks import Stack
 from dse.stacks.levels import UNFITTED, Levels, shipped_levels
 from dse.validate.baseline import baseline_s, fair_baseline_s
-from dse.validate.fit import fit, sensitivities
 from dse.validate.intervals import widths
 from dse.validate.metrics import Outcome, scores
 from dse.validate.predict import Predictions, predict
@@ -98,7 +97,7 @@ def judge(cases: Sequence[Case], calibration: Calibration) -> Judged:
     elif calibration == "shipped":
         levels = tuple(shipped_levels() for _ in cases)
     else:
-        held_out = left_out(cases)
+        held_out = {family: shipped_levels(family) for family in {c.family for c in cases}}
         levels = tuple(held_out[case.family] for case in cases)
     stacks: list[Stack] = [
         fitted.apply(case.stack, case.generation)
@@ -119,27 +118,13 @@ def judge(cases: Sequence[Case], calibration: Calibration) -> Judged:
     return Judged(tuple(cases), levels, predictions, outcome, suspect, held_out)
 
 
-def left_out(cases: Sequence[Case]) -> dict[str, Levels]:
-    """Levels fitted on the bundled rows without each family that `cases` come from."""
-    training = training_cases()
-    measured = np.array([measured_s(case.row) for case in training])
-    near = sensitivities(training, measured, shipped_levels())
-    usable = [True] * len(training)
-    return {
-        family: fit(training, near, without=(family,), usable=usable)
-        for family in sorted({case.family for case in cases})
-    }
-
-
 def training_cases() -> tuple[Case, ...]:
     """Bundled rows that may tell a level: resolved, not suspect, dense."""
     found = (resolve(row) for row in bundled_rows())
     return tuple(
         case
         for case in found
-        if isinstance(case, Case)
-        and not is_suspect(case.row)
-        and not case.workload.config.is_moe
+        if isinstance(case, Case) and not is_suspect(case.row) and not case.workload.config.is_moe
     )
 
 
@@ -192,7 +177,7 @@ def _report(
                 "host": levels.host,
                 "fitted_on": list(levels.fitted_on),
             }
-            for family, levels in judged.held_out.items()
+            for family, levels in sorted(judged.held_out.items())
         },
         "records": _records(rows, judged, refusals),
     }
@@ -311,4 +296,4 @@ def _provenance(case: Case, predictions: Predictions, index: int) -> dict[str, f
     return {name: value / total for name, value in spent.items()}
 
 
-__all__ = ["Calibration", "Judged", "judge", "left_out", "training_cases", "validate"]
+__all__ = ["Calibration", "Judged", "judge", "measured_s", "training_cases", "validate"]

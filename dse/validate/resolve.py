@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dse.plan import Plan
 from dse.rules import Job, check
 from dse.stacks import Stack, load_stack
+from dse.stacks.levels import silicon_of
 from dse.validate import machines, models
 from dse.validate.rows import RECALLED, Row
 from dse.validate.vocabulary import Family, family_of, meaning
@@ -78,7 +79,7 @@ class Case:
     @property
     def generation(self) -> str:
         """Silicon of the chip, which levels are kept by."""
-        return self.cluster.chip.silicon or self.cluster.chip.name
+        return silicon_of(self.cluster.chip)
 
 
 class _Refused(Exception):  # noqa: N818  - a value on its way to `resolve`, never an error
@@ -145,9 +146,7 @@ def _case(filling: _Filling) -> Case:
     plan = _plan(filling, config, workload, degrees)
     if row.verified == RECALLED:
         filling.assumed.append("the row was recalled, not read again")
-    return Case(
-        row, filling.family.family, workload, cluster, stack, plan, tuple(filling.assumed)
-    )
+    return Case(row, filling.family.family, workload, cluster, stack, plan, tuple(filling.assumed))
 
 
 def _degrees(filling: _Filling) -> dict[str, int]:
@@ -222,9 +221,7 @@ def _plan(
     row = filling.row
     batch, dp, pp = row.global_batch or 0, degrees["dp"], degrees["pp"]
     if batch % dp:
-        raise _Refused(
-            "layout contradicts itself", f"batch {batch} does not divide by dp = {dp}"
-        )
+        raise _Refused("layout contradicts itself", f"batch {batch} does not divide by dp = {dp}")
     micro = row.micro_batch
     if micro is None:
         micro = 1
@@ -248,6 +245,7 @@ def _plan(
             sequence_parallel=_sequence_parallel(filling, config, degrees["tp"]),
             zero=degrees["zero"],
             recompute=_recompute(filling),
+            grad_dtype=_grad_dtype(filling),
             first_stage_layers=ends,
             last_stage_layers=ends,
         ).resolved(row.num_devices or 0)
@@ -305,6 +303,13 @@ def _sequence_parallel(filling: _Filling, config: TransformerConfig, tp: int) ->
     default = filling.family.sequence_parallel
     chosen = True if default is None else default
     filling.assume("sequence_parallel", str(chosen).lower(), "the stack's custom")
+    return chosen
+
+
+def _grad_dtype(filling: _Filling) -> str:
+    known = filling.family.grad_dtype
+    chosen = known or "fp32"
+    filling.assume("grad_dtype", chosen, "the stack's custom" if known else "the default")
     return chosen
 
 

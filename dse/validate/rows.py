@@ -105,6 +105,7 @@ class Row:
     fsdp_or_zero: str = ""
     seq_parallel: str = ""
     recompute: str = ""
+    source_location: str = ""
     notes: str = ""
     verified: str = ""
 

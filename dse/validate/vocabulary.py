@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 from ruamel.yaml import YAML
@@ -47,6 +47,7 @@ class Family(BaseModel):
         zero: ZeRO stage where the row does not say.
         sequence_parallel: Whether tp also divides norms and dropout where the row does not say;
             None leaves the plan's rule.
+        grad_dtype: Type in which gradients are summed; fp32 if None.
         refuse: Why the software cannot be modelled.
     """
 
@@ -57,6 +58,7 @@ class Family(BaseModel):
     stack: str = ""
     zero: int | None = None
     sequence_parallel: bool | None = None
+    grad_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     refuse: str = ""
 
 

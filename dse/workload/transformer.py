@@ -432,8 +432,8 @@ class _Builder:
             ),
             Pointwise(
                 "loss",
-                forward=(self.moved(LOSS_FORWARD_BYTES, logits),),
-                backward=(self.moved(LOSS_BACKWARD_BYTES, logits),),
+                forward=(self.moved(LOSS_FORWARD_BYTES * self.stack.loss_factor, logits),),
+                backward=(self.moved(LOSS_BACKWARD_BYTES * self.stack.loss_factor, logits),),
                 layout=divided if parallel else self.gathered,
                 scaled=False,
             ),
