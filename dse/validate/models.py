@@ -45,7 +45,7 @@ def config_of(row: Row, *, tp: int) -> tuple[TransformerConfig, list[str]]:
         raise NotModelledError("model kind not modelled", f"{row.model}: {found.refuse}")
     if found is not None and found.catalogue:
         return _by_name(found.catalogue, row), []
-    if row.layers and row.hidden:
+    if row.layers and row.hidden and not (found is not None and found.by_name):
         kind = found.style if found else _guessed_style(row)
         return _by_dimensions(row, kind, tp, guessed=found is None)
     try:
@@ -53,9 +53,11 @@ def config_of(row: Row, *, tp: int) -> tuple[TransformerConfig, list[str]]:
     except UnsupportedError as problem:
         raise NotModelledError("model kind not modelled", problem.message) from None
     except ConfigError:
-        missing = "layers" if not row.layers else "hidden"
+        missing = "layers is empty" if not row.layers else "hidden is empty"
+        if found is not None and found.by_name:
+            missing = "dimensions alone do not describe its kind"
         raise NotModelledError(
-            "model not known", f"{row.model!r} is no bundled model, and {missing} is empty"
+            "model not known", f"{row.model!r} is no bundled model, and {missing}"
         ) from None
 
 

@@ -40,6 +40,9 @@ REASONS: Mapping[str, str] = {
 }
 """Every reason for which a row is refused, and what it means."""
 
+LAST_YEAR_UNFUSED = 2022
+"""Until then Megatron's attention stored its scores and nothing overlapped (Megatron-Core's flash
+attention and overlap flags came in 2023)."""
 CHUNK_LAYERS = 2
 """Layers of an interleaved chunk where a tuned run does not state its interleaving: published
 Megatron-Core recipes keep 1 or 2."""
@@ -205,7 +208,9 @@ def _stack(filling: _Filling, zero: int) -> Stack:
     named = filling.family.stack
     if named:
         return _bundled(named)
-    chosen = "fsdp2" if zero == 3 else "megatron-core"
+    year = filling.row.year
+    modern = year is None or year > LAST_YEAR_UNFUSED
+    chosen = "fsdp2" if zero == 3 else "megatron-core" if modern else "megatron-2022"
     filling.assume("stack", chosen, "the source tells no software")
     return _bundled(chosen)
 

@@ -25,6 +25,7 @@ class Pattern(BaseModel):
         take: What the word means; empty for a word that is known and not modelled.
         style: Conventions that fill what a model's dimensions leave open.
         catalogue: A bundled model.
+        by_name: Dimensions do not describe the model; it must be bundled under its name.
         refuse: Why the word cannot be modelled.
     """
 
@@ -34,6 +35,7 @@ class Pattern(BaseModel):
     take: str = ""
     style: str = ""
     catalogue: str = ""
+    by_name: bool = False
     refuse: str = ""
 
 
