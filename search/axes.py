@@ -34,11 +34,13 @@ class Axis:
         name: Its key in the file.
         values: SI numbers ascending, or words in the order given.
         dimension: A key of `hwmodels.units.UNITS`; empty for counts, ratios and words.
+        written: The values as they stand in the file; empty for those of a grid.
     """
 
     name: str
     values: tuple[Value, ...]
     dimension: str = ""
+    written: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -50,6 +52,8 @@ class Axis:
 
     def text(self, position: int) -> str:
         """One value for people."""
+        if self.written:
+            return self.written[position]
         value = self.values[position]
         if isinstance(value, str):
             return value
@@ -101,13 +105,14 @@ def read_axis(
     read = _reader(dimension, words, whole, least, most)
     node = section.tree.entries.get(key)
     if isinstance(node, Scalar):
-        return Axis(key, (read(section, key, node),), dimension)
+        return Axis(key, (read(section, key, node),), dimension, (str(node.value),))
     if isinstance(node, Items):
-        values = [read(section, key, _scalar(section, key, item)) for item in node.items]
-        return _checked(section, key, values, dimension)
+        nodes = [_scalar(section, key, item) for item in node.items]
+        values = [read(section, key, item) for item in nodes]
+        return _checked(section, key, values, dimension, [str(item.value) for item in nodes])
     if not isinstance(node, Entries) or words is not None:
         section.refuse(key, "is not a value or a list of values")
-    return _checked(section, key, _grid(section, key, read, whole=whole), dimension)
+    return _checked(section, key, _grid(section, key, read, whole=whole), dimension, [])
 
 
 def _scalar(section: Section, key: str, node: object) -> Scalar:
@@ -116,15 +121,20 @@ def _scalar(section: Section, key: str, node: object) -> Scalar:
     return node
 
 
-def _checked(section: Section, key: str, values: list[Value], dimension: str) -> Axis:
+def _checked(
+    section: Section, key: str, values: list[Value], dimension: str, written: list[str]
+) -> Axis:
     if not values:
         section.refuse(key, "is an empty list")
     if len(values) > MAX_VALUES:
         section.refuse(key, f"has {len(values)} values", allowed=f"up to {MAX_VALUES}")
     if len(set(values)) < len(values):
         section.refuse(key, "lists a value twice")
-    ordered = values if isinstance(values[0], str) else sorted(values, key=float)
-    return Axis(key, tuple(ordered), dimension)
+    order = list(range(len(values)))
+    if not isinstance(values[0], str):
+        order.sort(key=lambda place: float(values[place]))
+    texts = tuple(written[place] for place in order) if written else ()
+    return Axis(key, tuple(values[place] for place in order), dimension, texts)
 
 
 def _grid(section: Section, key: str, read: Reader, *, whole: bool) -> list[Value]:

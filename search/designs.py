@@ -197,7 +197,9 @@ class Candidates:
             raise ConfigError(f"design {self.index[row]}: its domains do not divide the chips")
         if not self.torus_axes[row]:
             return ("switch", "switch")
-        return (*("ring" if size > 2 else "line" for size in sizes[:-1]), "switch")
+        # Two chips of an axis are joined by both of their links.
+        inner: tuple[LevelKind, ...] = ("ring",) * (len(sizes) - 1)
+        return (*inner, "switch")
 
     def link_rates(self, rows: IntArray) -> FloatArray:
         """(H, 2) a chip's share of the inner levels and of the outer one, as `Level` counts it.

@@ -12,9 +12,8 @@ from dse.plan import Plan
 from dse.report import Report
 from hwmodels.table import FloatArray, HardwareTable
 from search.designs import Candidates
-from search.inner import PlanSolver, plan_of
+from search.inner import plan_of
 from search.judge import Judge, Verdicts
-from search.study_space import TrainingJob
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def solve_front(judge: Judge, verdicts: Verdicts, rows: NDArray[np.intp], *, mos
     chosen[:most] = True
     for members in designs.groups(chosen):
         hardware = designs.hardware(members)
-        for place, job in enumerate(space.jobs):
-            found = full_plans(judge, job, hardware, compact_s[members, place])
+        for place in range(len(space.jobs)):
+            found = full_plans(judge, place, hardware, compact_s[members, place])
             for design, plan in zip(members.tolist(), found, strict=True):
                 plans[design][place] = plan
     reports = tuple(
@@ -81,18 +80,17 @@ def solve_front(judge: Judge, verdicts: Verdicts, rows: NDArray[np.intp], *, mos
 
 
 def full_plans(
-    judge: Judge, job: TrainingJob, hardware: HardwareTable, at_most_s: FloatArray | None = None
+    judge: Judge, place: int, hardware: HardwareTable, at_most_s: FloatArray | None = None
 ) -> list[Plan | None]:
-    """The best plan of the full space for every row of hardware; None where nothing fits."""
-    solver = PlanSolver(
-        job.workload,
-        judge.space.stack,
-        hardware.num_chips,
-        job.global_batch_size,
-        space="full",
-        narrowing=judge.space.narrowing,
-    )
-    best = solver.solve(hardware, at_most_s)
+    """The best plan of the full space for every row of hardware; None where nothing fits.
+
+    Args:
+        judge: Of the study.
+        place: Which model.
+        hardware: H rows.
+        at_most_s: (H,) step times at the best compact plans, if they are known.
+    """
+    best = judge.solver(place, hardware.num_chips, "full").solve(hardware, at_most_s)
     return [
         plan_of(integers) if np.isfinite(time_s) else None
         for integers, time_s in zip(best.plans, best.step_time_s, strict=True)

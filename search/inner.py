@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,8 @@ DESIGNS_AT_ONCE = 64
 PROBES = 8
 """Plans of the smallest bound that are priced first, to have a time to beat."""
 PLANS_AT_ONCE = 1 << 18
+PLANS_KEPT = 1 << 21
+"""Larger spaces are gone through anew for each call; smaller ones take up to 120 MB."""
 UNPRICED = np.inf
 
 Places = NDArray[np.intp]
@@ -108,7 +111,6 @@ class PlanSolver:
         job = Job(workload.config, workload.seq_length, num_chips)
         self._space = PlanSpace(named_space(space), job, global_batch_size, narrowing)
         self._prepared: list[Prepared] | None = None
-        self._keep = space == "compact"
 
     def solve(self, hardware: HardwareTable, at_most_s: FloatArray | None = None) -> BestPlans:
         """The fastest plan of every row.
@@ -134,11 +136,14 @@ class PlanSolver:
     def _chunks(self, hardware: HardwareTable) -> Iterable[Prepared]:
         if self._prepared is not None:
             return self._prepared
+        kept: list[Prepared] = []
         chunks = self._prepare(hardware)
-        if self._keep:
-            self._prepared = list(chunks)
-            return self._prepared
-        return chunks
+        for prepared in chunks:
+            kept.append(prepared)
+            if sum(len(some.plans) for some in kept) > PLANS_KEPT:
+                return chain(kept, chunks)
+        self._prepared = kept
+        return kept
 
     def _prepare(self, hardware: HardwareTable) -> Iterator[Prepared]:
         """Memory of every plan: the same on all hardware, so that one row serves."""

@@ -110,6 +110,17 @@ class Verdicts:
             pairs=0,
         )
 
+    def take(self, rows: NDArray[np.intp]) -> Verdicts:
+        """Some of the designs."""
+        taken: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, dict):
+                taken[entry.name] = {name: column[rows] for name, column in value.items()}
+            else:
+                taken[entry.name] = value if entry.name == "pairs" else value[rows]
+        return Verdicts(**taken)
+
     @classmethod
     def joined(cls, parts: Sequence[Verdicts]) -> Verdicts:
         """All designs of several verdicts, in order."""
@@ -151,7 +162,6 @@ class Judge:
     Args:
         space: The study's space.
         constants: The draws that all designs share.
-        plan_space: `compact`, or `full` for the few that are shown.
     """
 
     def __init__(
@@ -160,12 +170,10 @@ class Judge:
         constants: Constants | None = None,
         *,
         seed: int = 0,
-        plan_space: str = "compact",
     ) -> None:
         self.space = space
         self.constants = constants or study_constants(seed)
-        self.plan_space = plan_space
-        self._solvers: dict[tuple[int, int], PlanSolver] = {}
+        self._solvers: dict[tuple[str, int, int], PlanSolver] = {}
 
     def candidates(self, index: IntArray) -> Candidates:
         """The designs of some numbers."""
@@ -187,7 +195,7 @@ class Judge:
             usable = hardware.chip["memory_bytes"]
             peak = hardware.chip[f"peak_flop_per_s.{self.space.jobs[0].workload.precision}"]
             for place, job in enumerate(self.space.jobs):
-                best = self._solver(place, hardware.num_chips).solve(hardware)
+                best = self.solver(place, hardware.num_chips).solve(hardware)
                 pairs += best.priced
                 time_s[rows, place] = best.step_time_s
                 short[rows] = np.maximum(short[rows], best.short_bytes / usable)
@@ -226,8 +234,9 @@ class Judge:
             pairs=pairs,
         )
 
-    def _solver(self, place: int, num_chips: int) -> PlanSolver:
-        key = (place, num_chips)
+    def solver(self, place: int, num_chips: int, plan_space: str = "compact") -> PlanSolver:
+        """Of one model, by its place in the study, on a number of chips."""
+        key = (plan_space, place, num_chips)
         if key not in self._solvers:
             job = self.space.jobs[place]
             self._solvers[key] = PlanSolver(
@@ -235,7 +244,7 @@ class Judge:
                 self.space.stack,
                 num_chips,
                 job.global_batch_size,
-                space=self.plan_space,
+                space=plan_space,
                 narrowing=self.space.narrowing,
             )
         return self._solvers[key]

@@ -161,10 +161,10 @@ def _rival(judge: Judge, name: str, chips: int) -> Machine:
     costs = catalogued(cluster.chip, judge.constants)
     hardware = HardwareTable.of([cluster])
     reports = []
-    for job in space.jobs:
+    for place, job in enumerate(space.jobs):
         if f"peak_flop_per_s.{job.workload.precision}" not in hardware.chip:
             raise ConfigError(f"{cluster.chip.name} has no {job.workload.precision} units")
-        plan: Plan | None = full_plans(judge, job, hardware)[0]
+        plan: Plan | None = full_plans(judge, place, hardware)[0]
         if plan is None:
             raise ConfigError(f"no plan of {job.model} fits {chips} of it")
         reports.append(

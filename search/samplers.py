@@ -26,7 +26,7 @@ ENUMERATION = "enumeration"
 SAMPLERS = ("tpe", "nsga2", "cmaes", "gp", "qmc", "random")
 FEW_TRIALS = 1_000
 """Beyond this TPE takes tens of milliseconds a proposal, and populations do better."""
-BATCH = {"tpe": 16, "nsga2": 48, "cmaes": 24, "gp": 8, "qmc": 64, "random": 64}
+BATCH = {"tpe": 16, "nsga2": 100, "cmaes": 24, "gp": 8, "qmc": 64, "random": 64}
 ENUMERATED_AT_ONCE = 512
 DEFAULT_TRIALS = 400
 ENUMERATED_BY_DEFAULT = 2_000

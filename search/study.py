@@ -44,8 +44,8 @@ REPEAT = "repeat"
 FRUITLESS = 20
 """Batches in a row without a new design after which a sampler is taken to have converged."""
 WORST = 1e6
-POOLED = 48
-"""Designs that one task of a pool judges."""
+POOLED = 128
+"""Most designs that one task of a pool judges."""
 
 
 class Keeper(Protocol):
@@ -395,6 +395,16 @@ def _judge_in_process(index: IntArray) -> Verdicts:
     return _judge_of_process(index)
 
 
+def shape_key(space: StudySpace, index: IntArray) -> IntArray:
+    """(H,) equal for designs that can stand in one hardware table."""
+    at = space.positions(index)
+    key = np.zeros(len(index), dtype=np.int64)
+    for place, axis in enumerate(space.axes):
+        if axis.name in ("chips", "topology"):
+            key = key * len(axis) + at[:, place]
+    return key
+
+
 @contextmanager
 def evaluator(space: StudySpace, *, seed: int, workers: int) -> Iterator[Evaluator]:
     """A judge in this process, or a pool of them; both say the same."""
@@ -408,7 +418,11 @@ def evaluator(space: StudySpace, *, seed: int, workers: int) -> Iterator[Evaluat
     ) as pool:
 
         def judge(index: IntArray) -> Verdicts:
-            pieces = np.array_split(index, max(1, -(-len(index) // POOLED)))
-            return Verdicts.joined(list(pool.map(_judge_in_process, pieces)))
+            # Designs that share a hardware table stay together; their order comes back after.
+            order = np.argsort(shape_key(space, index), kind="stable")
+            count = max(min(workers, len(index)), -(-len(index) // POOLED))
+            pieces = np.array_split(index[order], count)
+            joined = Verdicts.joined(list(pool.map(_judge_in_process, pieces)))
+            return joined.take(np.argsort(order))
 
         yield judge

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from math import log
 from typing import Any, Literal
@@ -111,6 +111,10 @@ class Constants:
 
     def medians(self) -> Constants:
         """One draw: the median of each constant."""
+        return self._medians
+
+    @cached_property
+    def _medians(self) -> Constants:
         return self._mapped(lambda values: np.median(values, axis=0, keepdims=True))
 
     def without_model_error(self) -> Constants:
