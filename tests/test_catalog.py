@@ -165,7 +165,7 @@ def test_every_number_of_a_cluster_has_a_source(name: str) -> None:
     for level in cluster.levels:
         stem = level.name.split("_x")[0].split("_y")[0].split("_z")[0]
         assert cluster.facts[f"levels.{stem}.latency_s"].value == level.latency_s
-        assert 0.5 <= level.efficiency <= 1
+        assert 0.3 <= level.efficiency <= 1
 
 
 # --- sizes ---------------------------------------------------------------------------------------
@@ -335,9 +335,10 @@ def test_names_match_whatever_their_case_and_separators(written: str, name: str)
 
 
 def test_link_rules_are_sourced() -> None:
-    """Each technology states efficiency and latency with source, range and status."""
+    """Each technology states its numbers with source, range and status."""
     for technology in rules.technologies().values():
-        for fact in (technology.efficiency, technology.latency):
+        assert {"efficiency", "latency_s", "start_s"} <= set(technology.numbers)
+        for fact in technology.numbers.values():
             assert fact.source
             assert fact.low is not None
             assert fact.high is not None

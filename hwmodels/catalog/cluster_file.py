@@ -259,8 +259,7 @@ def _switch(
         shape=shape,
         technology=technology.name,
         rate=rate,
-        latency=technology.latency,
-        efficiency=technology.efficiency,
+        link=technology.numbers,
         in_network_reduction=technology.in_network_reduction,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwmodels.catalog import rules
@@ -31,8 +31,7 @@ class LevelSpec:
         shape: What decides its size.
         technology: Key of the link rules.
         rate: One chip's share, one direction; of one link for `ring`, `line` and `torus`.
-        latency: One step between neighbours, seconds.
-        efficiency: Share of nominal that large messages reach.
+        link: What the link is like, by field of `network.Level`.
         oversubscription: What crosses the level is divided by it.
         in_network_reduction: Whether its switches add up.
     """
@@ -42,8 +41,7 @@ class LevelSpec:
     shape: Shape
     technology: str
     rate: Sourced
-    latency: Sourced
-    efficiency: Sourced
+    link: Mapping[str, Sourced]
     oversubscription: float = 1.0
     in_network_reduction: bool = False
 
@@ -52,8 +50,7 @@ class LevelSpec:
         stem = f"levels.{self.name}"
         return {
             f"{stem}.bytes_per_s_per_chip_per_dir": self.rate,
-            f"{stem}.latency_s": self.latency,
-            f"{stem}.efficiency": self.efficiency,
+            **{f"{stem}.{field}": number for field, number in self.link.items()},
         }
 
     def sized(self, sizes: tuple[int, ...]) -> list[Level]:
@@ -93,11 +90,10 @@ class LevelSpec:
             kind=kind,
             size=size,
             bytes_per_s_per_chip_per_dir=self.rate.value,
-            latency_s=self.latency.value,
             oversubscription=self.oversubscription,
             in_network_reduction=self.in_network_reduction and kind == "switch",
-            efficiency=self.efficiency.value,
             technology=self.technology,
+            **{field: number.value for field, number in self.link.items()},
         )
 
 
@@ -116,7 +112,7 @@ def read_levels(
         chip: Gives the rate of the innermost level where the file does not.
         chips_per_node: Devices of a host, which share its network cards.
         inner: Levels of the node below the first of these.
-        below: What these refine: gives rate, technology, latency and efficiency to levels that
+        below: What these refine: gives rate, technology and what the link is like to levels that
             state none of their own.
 
     Raises:
@@ -151,9 +147,14 @@ def _read_level(
     technology = rules.technology(
         section, "technology", fallback if below is None else below.technology
     )
-    latency, efficiency = technology.latency, technology.efficiency
+    link = dict(technology.numbers)
     if below is not None and "technology" not in section:
-        latency, efficiency = below.latency, below.efficiency
+        link = dict(below.link)
+    stated = {
+        "latency_s": section.quantity("latency", "s", zero=True),
+        "efficiency": section.ratio("efficiency", minimum=0.01, maximum=1.0),
+    }
+    link |= {field: number for field, number in stated.items() if number is not None}
     axes = 0
     if kind == "torus":
         axes = section.integer("axes", 3, maximum=6)
@@ -171,8 +172,7 @@ def _read_level(
         shape=Shape(size, axes, section.integer("unit", 1, maximum=64)),
         technology=technology.name,
         rate=rate,
-        latency=section.quantity("latency", "s", zero=True) or latency,
-        efficiency=section.ratio("efficiency", minimum=0.01, maximum=1.0) or efficiency,
+        link=link,
         oversubscription=section.number("oversubscription", 1.0, minimum=1.0, maximum=1000.0),
         in_network_reduction=section.flag(
             "in_network_reduction", technology.in_network_reduction and kind == "switch"
