@@ -270,6 +270,12 @@ def test_nothing_sent_costs_nothing(verb: str) -> None:
     assert seconds(costs, 1e6)[0][0, 1] == 0.0
 
 
+def test_no_groups_cost_nothing_to_price() -> None:
+    """An empty batch has empty costs, not an error."""
+    costs = coefficients("all_reduce", PROTOCOLS, np.ones((1, 0, 2), dtype=np.int64))
+    assert seconds(costs, np.zeros(0))[0].shape == (1, 0)
+
+
 CUBE = table(*(("ring", 4, 50 * GB, 1 * US),) * 3)
 
 
