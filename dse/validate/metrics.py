@@ -91,22 +91,28 @@ def scores(outcome: Outcome) -> dict[str, float | int | None]:
     found: dict[str, float | int | None] = {"evaluated": count}
     names = ("mean_abs_error_pct", "median_abs_error_pct", "bias_pct")
     if not count:
-        nothing = (*names, "baseline_mean_abs_error_pct", "fair_baseline_mean_abs_error_pct")
-        found |= dict.fromkeys((*nothing, "macro_mean_abs_error_pct", "kendall_tau", "regret_pct"))
+        lines = ("", "baseline_", "fair_baseline_")
+        means = [f"{line}{kind}mean_abs_error_pct" for line in lines for kind in ("", "macro_")]
+        found |= dict.fromkeys((*names, *means, "kendall_tau", "regret_pct"))
         return found | {f"coverage_{level}_pct": None for level in NORMAL}
     error = outcome.error_pct
     magnitude = np.abs(error)
     found |= dict(
         zip(names, map(float, (magnitude.mean(), np.median(magnitude), error.mean())), strict=True)
     )
+    families = np.asarray(outcome.families)
+
+    def macro(missed_pct: FloatArray) -> float:
+        each = [missed_pct[families == family].mean() for family in np.unique(families)]
+        return float(np.mean(each))
+
+    found["macro_mean_abs_error_pct"] = macro(magnitude)
     for level in NORMAL:
         found[f"coverage_{level}_pct"] = 100.0 * float(outcome.covered(level).mean())
     for name, time_s in (("baseline", outcome.baseline_s), ("fair_baseline", outcome.fair_s)):
         missed = np.abs(time_s / outcome.measured_s - 1.0)
         found[f"{name}_mean_abs_error_pct"] = 100.0 * float(missed.mean())
-    families = np.asarray(outcome.families)
-    means = [float(magnitude[families == family].mean()) for family in np.unique(families)]
-    found["macro_mean_abs_error_pct"] = float(np.mean(means))
+        found[f"{name}_macro_mean_abs_error_pct"] = 100.0 * macro(missed)
     tau, regret = rank_quality(outcome.predicted_s, outcome.measured_s, outcome.groups)
     return found | {"kendall_tau": tau, "regret_pct": regret}
 

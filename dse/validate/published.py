@@ -10,9 +10,10 @@ that says what to expect of a source never seen. `dse/validate/refit.py` fits bo
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,7 +33,7 @@ from hwmodels.errors import ConfigError
 from hwmodels.version import __version__
 
 Calibration = Literal["kernels-only", "shipped", "leave-source-out"]
-SCHEMA = "validate-published/1"
+SCHEMA = "ridge-dse/validate/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ def _report(
         "schema": SCHEMA,
         "version": __version__,
         "calibration": calibration,
+        "inputs_sha256": _fingerprint(rows, calibration, judged),
         "seed": seed,
         "warnings": list(warnings),
         "rows": len(rows),
@@ -181,6 +183,13 @@ def _report(
         },
         "records": _records(rows, judged, refusals),
     }
+
+
+def _fingerprint(rows: Sequence[Row], calibration: str, judged: Judged) -> str:
+    """Fingerprint of the rows and of the levels that they were judged with."""
+    levels = sorted({repr(levels) for levels in judged.levels})
+    canonical = repr([[astuple(row) for row in rows], calibration, levels])
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _by(
