@@ -13,7 +13,7 @@ import pytest
 from hwmodels.calibration import collective_fit as fit
 from hwmodels.calibration import collective_rows as rows
 from hwmodels.calibration.collective_writer import fit_links
-from hwmodels.calibration.collectives import half_widths, validate_collectives
+from hwmodels.calibration.collective_validate import half_widths, validate_collectives
 from hwmodels.catalog import rules
 from hwmodels.errors import ConfigError
 

@@ -135,7 +135,7 @@ class Refused:
     reason: str
 
 
-def read(path: Path | None = None) -> tuple[list[Observation], list[Refused]]:
+def read(path: Path | str | None = None) -> tuple[list[Observation], list[Refused]]:
     """The observations and refusals of a CSV with the columns of the bundled one (the default).
 
     Raises:
@@ -154,13 +154,13 @@ def read(path: Path | None = None) -> tuple[list[Observation], list[Refused]]:
     return observations, refused
 
 
-def _table(path: Path | None) -> Sequence[dict[str, Any]]:
+def _table(path: Path | str | None) -> Sequence[dict[str, Any]]:
     if path is None:
         resource = files("hwmodels.calibration.data").joinpath("collectives.csv")
         text = resource.read_text(encoding="utf-8")
     else:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the file: {error}", file=str(path)) from error
     reader = csv.DictReader(text.splitlines(keepends=True))

@@ -55,7 +55,7 @@ _ASSUMED_WIDTHS = (0.25, 0.7, 1.1)
 _UNMEASURED_VERB = 1.5
 
 
-def validate_collectives(path: Path | None = None) -> dict[str, Any]:
+def validate_collectives(path: Path | str | None = None) -> dict[str, Any]:
     """The report of the collective models against a CSV of measured rows (by default the bundled).
 
     Returns:
