@@ -12,8 +12,8 @@ import pytest
 
 from hwmodels.calibration import collective_fit as fit
 from hwmodels.calibration import collective_rows as rows
-from hwmodels.calibration.collective_writer import fit_links
 from hwmodels.calibration.collective_validate import half_widths, validate_collectives
+from hwmodels.calibration.collective_writer import fit_links
 from hwmodels.catalog import rules
 from hwmodels.errors import ConfigError
 
