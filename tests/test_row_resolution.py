@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dse.stacks import list_stacks, load_stack
 from dse.validate.published import measured_s
 from dse.validate.resolve import REASONS, Case, Refusal, resolve
 from dse.validate.rows import Row, bundled_rows, read_rows
+from dse.validate.vocabulary import families
 from hwmodels.errors import ConfigError
 
 ROW = {
@@ -81,6 +83,15 @@ def test_most_rows_that_state_enough_are_evaluated(resolved):
     ]
     evaluated = sum(isinstance(found, Case) for found in stated)
     assert evaluated / len(stated) >= 0.70
+
+
+@pytest.mark.fast
+def test_every_family_names_a_stack_of_the_package():
+    """No family of sources points to software that is not described."""
+    named = {family.stack for family in families() if not family.refuse}
+    assert named <= set(list_stacks())
+    for name in named:
+        assert load_stack(name).name == name
 
 
 @pytest.mark.fast
