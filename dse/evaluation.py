@@ -24,7 +24,7 @@ from dse.report import (
 )
 from dse.rules import Job, check
 from dse.schedule import FIRST, LAST, MIDDLE, in_flight
-from dse.stacks import Stack, default_stack, load_stack
+from dse.stacks import Stack, calibrated_stack
 from dse.step import StepModel
 from dse.workload import TransformerConfig, Workload, load_model, make_workload
 from dse.workload.counts import hardware_flop, model_flop, parameters
@@ -35,8 +35,8 @@ from hwmodels.table import HardwareTable
 from hwmodels.version import __version__
 
 FlopConvention = Literal["full", "causal"]
-CALIBRATION = "kernels-only"
-"""No published training run was used for any number."""
+CALIBRATION = "shipped"
+"""What a stack chosen by name is priced with."""
 NORMAL_80 = 1.2815515655446004
 TRANSFERRED_SD = 0.10
 ASSUMED_SD = 0.30
@@ -65,7 +65,8 @@ def evaluate(
         cluster: A cluster, or a name or YAML path together with `chips`.
         plan: The plan; fields left at None are filled in for the chip count.
         chips: Devices of the job, where `cluster` is a name.
-        stack: A stack, its name or a YAML path; `megatron-core` if None.
+        stack: A stack's name or a YAML path, priced at the level that published runs told of it;
+            `megatron-core` if None. A `Stack` is taken as it is.
         seq_length: Tokens of a sequence; the model's maximum or 4096, whichever is less, if None.
         precision: `bf16`, `fp16`, `fp32` or `fp8`.
         flop_convention: Whether model FLOPs count the full square of attention or the causal
@@ -86,7 +87,7 @@ def evaluate(
             value=flop_convention,
             allowed=("full", "causal"),
         )
-    chosen = stack if isinstance(stack, Stack) else load_stack(stack) if stack else default_stack()
+    chosen = calibrated_stack(stack, machine.chip)
     workload = make_workload(config, seq_length, precision)
     resolved = plan.resolved(machine.num_chips)
     check(resolved, Job(config, workload.seq_length, machine.num_chips))
@@ -171,7 +172,7 @@ def _report(
         warnings.append("a bound, not an estimate: 1.0 is taken for " + ", ".join(ideal))
     return Report(
         version=__version__,
-        calibration=CALIBRATION,
+        calibration=stack.calibration,
         inputs_sha256=inputs_sha256(workload, cluster, stack, plan),
         seed=0,
         warnings=tuple(warnings),

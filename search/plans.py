@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from dse.evaluation import CALIBRATION, evaluate
+from dse.evaluation import evaluate
 from dse.plan import Plan
 from dse.report import Report
 from dse.rules import Job
-from dse.stacks import Stack, default_stack, load_stack
+from dse.stacks import Stack, calibrated_stack
 from dse.step import StepModel
 from dse.workload import TransformerConfig, load_model, make_workload
 from hwmodels.catalog import load_cluster
@@ -176,7 +176,7 @@ def search_plans(
     _require(top, "top", 1, MOST_LISTED)
     config = load_model(model) if isinstance(model, str) else model
     machine = load_cluster(cluster, num_chips=chips) if isinstance(cluster, str) else cluster
-    chosen = stack if isinstance(stack, Stack) else load_stack(stack) if stack else default_stack()
+    chosen = calibrated_stack(stack, machine.chip)
     workload = make_workload(config, seq_length, precision)
     spec = named_space(space)
     narrowed = narrowing(
@@ -218,7 +218,7 @@ def search_plans(
     tied = found.best.time_s <= fastest_s * (1.0 + chosen.structure_sd)
     return PlanSearchResult(
         version=__version__,
-        calibration=CALIBRATION,
+        calibration=chosen.calibration,
         inputs_sha256=_fingerprint(
             [workload, machine, chosen], [space, global_batch_size, top], narrowed
         ),

@@ -6,21 +6,16 @@ published run enters the evaluator.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
-from ruamel.yaml import YAML
 
 import dse.stacks
 from dse.stacks.levels import Levels, document_of, shipped_levels
 from dse.validate.fit import fit_all
 from dse.validate.published import measured_s, training_cases
-
-HEADER = """\
-# Written by dse.validate.refit; change the rows, the priors or the fit instead.
-# value: factor on kernel times of a stack on a silicon; log_sd: its spread, as a logarithm.
-"""
 
 
 def refit() -> tuple[Levels, dict[str, Levels]]:
@@ -31,13 +26,11 @@ def refit() -> tuple[Levels, dict[str, Levels]]:
 
 def write(path: Path, shipped: Levels, without: dict[str, Levels]) -> None:
     """Write levels as the package ships them."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 100
-    with path.open("w", encoding="utf-8") as file:
-        file.write(HEADER)
-        yaml.dump(document_of(shipped, without), file)
+    # YAML in its JSON form, which every command reads in a hundredth of the time.
+    text = json.dumps(
+        {"written_by": "dse.validate.refit", **document_of(shipped, without)}, indent=1
+    )
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": "Price one plan: step time, what bounds it, memory by stage.",
     "plan": "Find the best plan of a model on a cluster, exactly.",
     "compare": "Set two saved results side by side, term by term.",
+    "validate": "Judge predictions by published kernels, collectives and training runs.",
     "search": "Search chip, network and plan together: dse search run SPACE.yaml.",
 }
 
