@@ -345,12 +345,12 @@ def test_plan_counts_add_up_and_the_csv_proves_it(here, capsys):
 
 def test_ties_are_the_listed_plans_within_the_structure_uncertainty(here, capsys):
     """ties[] holds exactly the best plans after the first that are at most that much slower."""
-    assert main([*PLAN, "--json", "--top", "50"]) == 0
+    assert main([*PLAN, "--json", "--top", "600"]) == 0
     result = json.loads(capsys.readouterr().out)
     bar_s = result["best"][0]["step_time_s"] * (1 + result["tie_fraction"])
     tied = [entry for entry in result["best"][1:] if entry["step_time_s"] <= bar_s]
     assert [entry["plan"] for entry in result["ties"]] == [entry["plan"] for entry in tied]
-    assert 0 < len(tied) < 49
+    assert 0 < len(tied) < len(result["best"]) - 1
 
 
 def test_megatron_arguments_out_and_in(here, capsys):

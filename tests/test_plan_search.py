@@ -12,7 +12,7 @@ import hwmodels
 import search
 from dse.plan import AXES
 from dse.rules import Job
-from dse.stacks import default_stack
+from dse.stacks import calibrated_stack
 from dse.workload.config import TransformerConfig
 from hwmodels.errors import ConfigError, InfeasibleError
 from search.exact import exact_search
@@ -252,9 +252,9 @@ def test_canonical_rank_orders_like_the_axes():
 def real(model, name, chips, batch, space_name, seq_length=256):
     """The step model, and a space, of a small job on a catalogued cluster."""
     cluster = hwmodels.load_cluster(name, num_chips=chips)
-    step = dse.StepModel(
-        dse.make_workload(model, seq_length), hwmodels.HardwareTable.of([cluster]), default_stack()
-    )
+    stack = calibrated_stack(None, cluster.chip)
+    workload = dse.make_workload(model, seq_length)
+    step = dse.StepModel(workload, hwmodels.HardwareTable.of([cluster]), stack)
     return step, PlanSpace(named_space(space_name), Job(model, seq_length, chips), batch)
 
 
