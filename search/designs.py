@@ -198,7 +198,7 @@ class Candidates:
         if not self.torus_axes[row]:
             return ("switch", "switch")
         # Two chips of an axis are joined by both of their links.
-        inner: tuple[LevelKind, ...] = ("ring",) * (len(sizes) - 1)
+        inner: list[LevelKind] = ["ring"] * (len(sizes) - 1)
         return (*inner, "switch")
 
     def link_rates(self, rows: IntArray) -> FloatArray:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ENUMERATION = "enumeration"
 SAMPLERS = ("tpe", "nsga2", "cmaes", "gp", "qmc", "random")
 FEW_TRIALS = 1_000
-"""Beyond this TPE takes tens of milliseconds a proposal, and populations do better."""
+"""Beyond this each proposal of TPE and CMA-ES takes tens of milliseconds."""
 BATCH = {"tpe": 16, "nsga2": 100, "cmaes": 24, "gp": 8, "qmc": 64, "random": 64}
 ENUMERATED_AT_ONCE = 512
 DEFAULT_TRIALS = 400
@@ -46,7 +46,8 @@ def choose(space: StudySpace, trials: int | None, asked: str | None) -> Choice:
     """The sampler of a study, by a stated rule.
 
     A space that the budget covers is enumerated. Several objectives, or more than 1,000 trials,
-    take NSGA-II; one objective and fewer take TPE. A sampler asked for by name is taken as it is.
+    take NSGA-II; one objective over at least two numeric axes takes CMA-ES, over fewer TPE. A
+    sampler asked for by name is taken as it is.
 
     Raises:
         ConfigError: An unknown sampler, or one that the space does not suit.
@@ -64,7 +65,9 @@ def choose(space: StudySpace, trials: int | None, asked: str | None) -> Choice:
         return Choice("nsga2", f"{len(space.objectives)} objectives", budget)
     if budget > FEW_TRIALS:
         return Choice("nsga2", f"more than {FEW_TRIALS:,} trials", budget)
-    return Choice("tpe", f"one objective and at most {FEW_TRIALS:,} trials", budget)
+    if _numeric(space) >= 2:
+        return Choice("cmaes", "one objective over two or more numeric axes", budget)
+    return Choice("tpe", "one objective over axes of words", budget)
 
 
 def _check(space: StudySpace, name: str) -> None:
@@ -72,8 +75,7 @@ def _check(space: StudySpace, name: str) -> None:
         raise ConfigError(
             f"no sampler is called {name!r}", field="--sampler", value=name, allowed=list(SAMPLERS)
         )
-    ordered = [axis for axis in space.varying if axis.is_ordered]
-    if name == "cmaes" and (len(space.objectives) > 1 or len(ordered) < 2):
+    if name == "cmaes" and (len(space.objectives) > 1 or _numeric(space) < 2):
         raise ConfigError(
             "CMA-ES needs one objective and at least two numeric axes",
             field="--sampler",
@@ -90,6 +92,10 @@ def _check(space: StudySpace, name: str) -> None:
                 value=name,
                 hint="install the extra [torch], or take tpe",
             )
+
+
+def _numeric(space: StudySpace) -> int:
+    return sum(axis.is_ordered for axis in space.varying)
 
 
 def distributions(space: StudySpace) -> dict[str, BaseDistribution]:

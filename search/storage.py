@@ -49,7 +49,11 @@ class BatchedJournal(BaseJournalBackend):
             ) from None
         _lock(self._file, path)
         self._file.seek(0)
-        self._logs, kept_bytes = whole_batches(self._file.read(), str(path))
+        try:
+            self._logs, kept_bytes = whole_batches(self._file.read(), str(path))
+        except ConfigError:
+            self.close()
+            raise
         self._file.truncate(kept_bytes)
         self._pending: list[bytes] = []
 
@@ -154,8 +158,12 @@ class Ledger:
     ) -> None:
         self.target = target
         self._journal: BatchedJournal | None = None
-        with quiet_optuna():
-            self._open(target, name, directions, identity, restart=restart)
+        try:
+            with quiet_optuna():
+                self._open(target, name, directions, identity, restart=restart)
+        except BaseException:
+            self.close()
+            raise
 
     def _open(
         self,

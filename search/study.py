@@ -7,7 +7,7 @@ what was kept; a design that a sampler proposes again is told what it got before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from hwmodels.accelerator.known import load_known_silicon
 from hwmodels.accelerator.template import KEYS, WHOLE, Systolic
 from hwmodels.table import FloatArray, IntArray
 from search.judge import Judge, Verdicts
-from search.objectives import DIRECTIONS, aggregated, best_known, scores
+from search.mining import unmet_neighbours
+from search.objectives import DIRECTIONS, aggregated, best_known, front_rows, scores
 from search.samplers import (
     BATCH,
     ENUMERATED_AT_ONCE,
@@ -36,13 +37,16 @@ from search.samplers import (
 from search.study_space import StudySpace
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
 RECORD = "record"
 REPEAT = "repeat"
-FRUITLESS = 20
-"""Batches in a row without a new design after which a sampler is taken to have converged."""
+FRUITLESS = 5
+"""Batches in a row without a new design, and without one near the best, that end a study."""
+CLIMBED = 64
+"""Best designs whose neighbours may fill a batch."""
 WORST = 1e6
 POOLED = 128
 """Most designs that one task of a pool judges."""
@@ -218,7 +222,7 @@ class StudyLoop:
         if self.choice.name == ENUMERATION:
             self._enumerate(min(left, ENUMERATED_AT_ONCE))
         else:
-            self._propose(min(left, BATCH[self.choice.name]))
+            self._propose(left)
         self.keeper.append(self._trials[before:])
 
     def _judge(self, designs: Sequence[int]) -> None:
@@ -259,23 +263,36 @@ class StudyLoop:
                 )
             )
 
-    def _propose(self, count: int) -> None:
-        """Designs that the sampler asks for, the known ones first."""
+    def _propose(self, left: int) -> None:
+        """Designs that the sampler asks for, the known ones first.
+
+        A whole batch is asked for whatever is left of the budget, and its beginning kept: so that
+        a larger budget starts with the very same designs.
+        """
         study, space = self._study, self.space
         if study is None:
             raise RuntimeError("the study has not been started")
         name, batch = self.choice.name, self.keeper.batches
+        count = BATCH[name]
         study.sampler = sampler(name, self.seed, batch)
         first = [design for design in self._known if design not in self._records][:count]
         if name in ("qmc", "random"):
             place = max(0, len(self._trials) - len(self._known))
             first += spread_designs(space, name, self.seed, place, count - len(first))
-        for design in first:
-            study.enqueue_trial(params_of(space, design))
         spread = distributions(space)
-        asked = [study.ask(spread) for _ in range(count)]
+        asked = self._asked(spread, first, count)
         designs = [design_of(space, trial.params) for trial in asked]
         met = set(self._records)
+        fresh = set(designs) - met
+        if len(fresh) < count and name not in ("qmc", "random"):
+            near = unmet_neighbours(
+                space, self._ranked()[:CLIMBED], met | fresh, count - len(fresh)
+            )
+            asked += self._asked(spread, near, len(near))
+            designs += near
+        before = len(self._trials)
+        designs = _beginning(designs, met, left)
+        asked = asked[: len(designs)]
         self._judge(designs)
         for trial, design, values in zip(asked, designs, self._told(designs), strict=True):
             record = self._records[design]
@@ -285,7 +302,34 @@ class StudyLoop:
                 trial.set_constraint(constraint, amount)
             study.tell(trial, values)
             met.add(design)
-        self._trials = study.get_trials(deepcopy=False)
+        self._trials = study.get_trials(deepcopy=False)[: before + len(asked)]
+
+    def _asked(
+        self, spread: Mapping[str, BaseDistribution], first: Sequence[int], count: int
+    ) -> list[Trial]:
+        """Trials of some designs, and of what the sampler proposes after them."""
+        if self._study is None:
+            raise RuntimeError("the study has not been started")
+        for design in first:
+            self._study.enqueue_trial(params_of(self.space, design))
+        return [self._study.ask(dict(spread)) for _ in range(count)]
+
+    def _ranked(self) -> list[int]:
+        """Feasible designs met, the best first: by front after front where objectives compete."""
+        records = [
+            record
+            for record in self._records.values()
+            if all(amount <= 0.0 for amount in record["excess"].values())
+        ]
+        if not records:
+            return []
+        values = values_of(self.space, Verdicts.of_records(records))
+        scored = np.stack(
+            [scores(o, values[:, i]) for i, o in enumerate(self.space.objectives)], axis=1
+        )
+        first = front_rows(scored).tolist()
+        later = np.argsort(-scored[:, 0], kind="stable").tolist()
+        return [records[row]["design"] for row in dict.fromkeys(first + later)]
 
     def _told(self, designs: Sequence[int]) -> list[list[float]]:
         """What a sampler is told of each design: its objectives, or how far it is from feasible.
@@ -333,6 +377,17 @@ class StudyLoop:
         before = np.concatenate(([-np.inf], np.maximum.accumulate(score)[:-1]))
         improved = np.flatnonzero(score > before)
         return tuple((int(row) + 1, float(values[row])) for row in improved)
+
+
+def _beginning(designs: Sequence[int], met: Collection[int], new: int) -> list[int]:
+    """The designs up to the last of `new` that were not met before."""
+    fresh: set[int] = set()
+    for place, design in enumerate(designs):
+        if design not in met and design not in fresh:
+            if len(fresh) == new:
+                return list(designs[:place])
+            fresh.add(design)
+    return list(designs)
 
 
 def known_designs(space: StudySpace) -> list[int]:
