@@ -345,7 +345,21 @@ def test_plan_counts_add_up_and_the_csv_proves_it(here, capsys):
 
 def test_ties_are_the_listed_plans_within_the_structure_uncertainty(here, capsys):
     """ties[] holds exactly the best plans after the first that are at most that much slower."""
-    assert main([*PLAN, "--json", "--allow", "zero=1", "--allow", "mesh_order=tp-cp-dp-pp", "--top", "60"]) == 0
+    assert (
+        main(
+            [
+                *PLAN,
+                "--json",
+                "--allow",
+                "zero=1",
+                "--allow",
+                "mesh_order=tp-cp-dp-pp",
+                "--top",
+                "60",
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     bar_s = result["best"][0]["step_time_s"] * (1 + result["tie_fraction"])
     tied = [entry for entry in result["best"][1:] if entry["step_time_s"] <= bar_s]
