@@ -1,0 +1,442 @@
+"""Write `docs/validation.md`: `python -m dse.validate.document`.
+
+Every figure of the page is computed from the tree, except aims and what the nearest tools reach,
+which stand in `headline.yaml`. The same tree gives the same page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dse.validate.published import validate
+from dse.validate.resolve import REASONS
+from dse.validate.row_sets import MISS_PCT, belongs, evaluated, mean_error_pct, misses
+from dse.validate.rows import bundled_rows
+from dse.validate.vocabulary import document, suspects
+
+Report = Mapping[str, Any]
+_UNSTATED = ("no time or rate", "batch or sequence not stated")
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+_HEAD = """# Validation
+
+How far predictions lie from what others measured. Written by `python -m dse.validate.document`;
+`dse validate kernels|collectives|published` prints the same figures with a record for every row.
+
+Errors are of time, `100 (predicted - measured) / measured`; a mean is the mean absolute error in
+per cent. *Kernels only* uses no published training run. *Left out* predicts each family of sources
+by levels that were fitted without it. *The line* is hardware FLOPs over half of the peak, times
+the pipeline bubble; the *fair line* takes its efficiency from the rows of all other families. Rows
+under suspicion are predicted and shown, never fitted, and stand outside every mean unless said.
+A **bold** figure misses its aim."""
+
+
+def page(kernels_only: Report, left_out: Report, kernels: Report, collectives: Report) -> str:
+    """The whole page.
+
+    Args:
+        kernels_only: Report of published runs, no training run used.
+        left_out: The same with each family left out.
+        kernels: Report of `hwmodels.calibration.validate`.
+        collectives: Report of `hwmodels.calibration.collective_validate`.
+    """
+    parts = [
+        _HEAD,
+        *headline(kernels_only, left_out),
+        *peers(kernels_only, left_out),
+        *published(left_out),
+        *suspect_rows(left_out),
+        *residuals(left_out),
+        *chosen(),
+        *kernel_tables(kernels),
+        *collective_tables(collectives),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+# Published training runs --------------------------------------------------------------------
+
+
+def headline(kernels_only: Report, left_out: Report) -> list[str]:
+    """Errors of the headlined sets beside their aims, and their means."""
+    about = document("headline")
+    rows, reached = [], []
+    for entry in about["sets"]:
+        alone, without = set_errors(kernels_only, entry), set_errors(left_out, entry)
+        reached.append((alone["error"], without["error"]))
+        rows.append(headline_cells(entry, alone, without))
+    means = [float(np.mean([pair[i] for pair in reached])) for i in (0, 1)]
+    aims = about["mean"]
+    rows.append(
+        ("**mean over these sets**", "", *_beside(means[0], aims["kernels"]),
+         *_beside(means[1], aims["left_out"]), "", "", "")
+    )  # fmt: skip
+    unstated = sum(left_out["refused"].get(reason, 0) for reason in _UNSTATED)
+    stated = left_out["rows"] - unstated
+    return [
+        "## Published training runs",
+        f"{left_out['evaluated']} of {left_out['rows']} rows evaluated "
+        f"({_pct(left_out['evaluated_share_pct'])} %), which is "
+        f"{_pct(100.0 * left_out['evaluated'] / stated)} % of the {stated} that state a batch, a "
+        "sequence length, a chip count, and a time or a rate; the others are refused by reason, "
+        "below.",
+        _table(_HEADLINE_COLUMNS, rows),
+        f"Mean over families of sources, each alike: {_pct(left_out['macro_mean_abs_error_pct'])} "
+        f"left out, {_pct(kernels_only['macro_mean_abs_error_pct'])} from kernels only, "
+        f"{_pct(left_out['baseline_macro_mean_abs_error_pct'])} the line, "
+        f"{_pct(left_out['fair_baseline_macro_mean_abs_error_pct'])} the fair line. "
+        + _replicas(kernels_only, left_out),
+    ]
+
+
+_HEADLINE_COLUMNS = (
+    "rows (mean absolute error of step time, %)",
+    "rows",
+    "kernels only",
+    "aim",
+    "left out",
+    "aim",
+    "left out, with suspect rows",
+    "the line",
+    "fair line",
+)
+
+
+def set_errors(report: Report, patterns: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows and errors of one set under one calibration."""
+    kept = [row for row in evaluated(report) if belongs(row, patterns)]
+    every = [row for row in evaluated(report, suspect=True) if belongs(row, patterns)]
+    return {
+        "rows": len(kept),
+        "error": mean_error_pct(kept),
+        "with_suspect": mean_error_pct(every),
+        "line": mean_error_pct(kept, "baseline"),
+        "fair_line": mean_error_pct(kept, "fair_baseline"),
+    }
+
+
+def headline_cells(
+    entry: Mapping[str, Any], alone: Mapping[str, Any], without: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """One line of the headline table."""
+    return (
+        entry["name"],
+        str(without["rows"]),
+        *_beside(alone["error"], entry["aim"]["kernels"]),
+        *_beside(without["error"], entry["aim"]["left_out"]),
+        _pct(without["with_suspect"]),
+        _pct(without["line"]),
+        _pct(without["fair_line"]),
+    )
+
+
+def _replicas(kernels_only: Report, left_out: Report) -> str:
+    ids = document("headline")["replicas"]
+    by_id = [{row["id"]: row for row in evaluated(report)} for report in (kernels_only, left_out)]
+    ratios = [rows[ids["many"]]["predicted"] / rows[ids["alone"]]["predicted"] for rows in by_id]
+    real = by_id[0][ids["many"]]["measured"] / by_id[0][ids["alone"]]["measured"]
+    return (
+        f"Korthikanti's 530B model slows by {real:.3f} from one replica to eight; predicted "
+        f"{ratios[0]:.3f} from kernels only, {ratios[1]:.3f} left out."
+    )
+
+
+def peers(kernels_only: Report, left_out: Report) -> list[str]:
+    """The nearest tools on the rows that they were run on."""
+    about = document("headline")
+    tools = about["tools"]
+    rows = []
+    for entry in about["peers"]:
+        alone, without = set_errors(kernels_only, entry), set_errors(left_out, entry)
+        rows.append(
+            (
+                entry["name"],
+                str(without["rows"]),
+                *(_pct(entry.get(tool)) for tool in tools),
+                _pct(without["line"]),
+                _pct(without["fair_line"]),
+                _pct(alone["error"]),
+                _pct(without["error"]),
+                entry.get("note", ""),
+            )
+        )
+    names = tuple(tool["name"] for tool in tools.values())
+    versions = " and ".join(f"{tool['name']} {tool['version']}" for tool in tools.values())
+    return [
+        "### Beside other tools",
+        f"{versions}, measured by running the tools on the same tables: Calculon with the A100 "
+        "description that it ships, SimuMax with one written for A100-SXM, as it ships none.",
+        _table(("rows (mean, %)", "rows here", *names, *_PEERS_COLUMNS), rows),
+    ]
+
+
+_PEERS_COLUMNS = ("the line", "fair line", "kernels only", "left out", "note")
+
+
+def published(left_out: Report) -> list[str]:
+    """Errors, coverage and rank quality by source and by family, and the refusals."""
+    columns = (
+        ("mean", "mean_abs_error_pct"),
+        ("median", "median_abs_error_pct"),
+        ("bias", "bias_pct"),
+        ("50 % holds", "coverage_50_pct"),
+        ("80 % holds", "coverage_80_pct"),
+        ("95 % holds", "coverage_95_pct"),
+        ("tau", "kendall_tau"),
+        ("regret", "regret_pct"),
+        ("the line", "baseline_mean_abs_error_pct"),
+        ("fair line", "fair_baseline_mean_abs_error_pct"),
+    )
+    heads = tuple(head for head, _ in columns)
+
+    def cells(entry: Report) -> tuple[str, ...]:
+        return tuple(
+            _number(entry[key], 2 if key == "kendall_tau" else 1) for _, key in columns
+        )
+
+    sources = [
+        (name, str(entry["rows"]), str(entry["evaluated"]), str(entry["suspect"]), *cells(entry))
+        for name, entry in sorted(left_out["by_source"].items())
+        if entry["evaluated"]
+    ]
+    families = [
+        (name, str(entry["evaluated"]), *cells(entry))
+        for name, entry in sorted(left_out["by_family"].items())
+    ]
+    macro: list[str] = []
+    for _, key in columns:
+        told = [entry[key] for entry in left_out["by_family"].values() if entry[key] is not None]
+        macro.append(_number(float(np.mean(told)), 2 if key == "kendall_tau" else 1))
+    families.append(("**mean, families alike**", str(left_out["evaluated"]), *macro))
+    families.append(("**all rows alike**", str(left_out["evaluated"]), *cells(left_out)))
+    refused = [
+        (str(count), reason, REASONS[reason]) for reason, count in left_out["refused"].items()
+    ]
+    return [
+        "### By source, left out",
+        "Tau is Kendall's over pairs of plans of one model, chip count and batch that differ by "
+        "at least 5 %; regret is how much slower the plan predicted fastest really was than the "
+        "fastest measured, in per cent.",
+        _table(("source", "rows", "evaluated", "suspect", *heads), sources),
+        "### Coverage of the intervals, by family left out",
+        _table(("family", "evaluated", *heads), families),
+        "### Refused rows",
+        _table(("rows", "reason", "meaning"), refused),
+    ]
+
+
+def suspect_rows(left_out: Report) -> list[str]:
+    """Rows outside the means, with why."""
+    by_id = {row["id"]: row for row in left_out["records"]}
+    ids = defaultdict(list)
+    for identity, reason in suspects().items():
+        ids[reason].append(identity)
+    rows = []
+    for reason, group in ids.items():
+        errors = [
+            f"{by_id[name]['error_pct']:+.0f}"
+            for name in group
+            if by_id.get(name, {}).get("status") == "evaluated"
+        ]
+        rows.append((", ".join(group), reason, " ".join(errors) or "refused"))
+    recalled = [row for row in evaluated(left_out, suspect=True) if row["suspect"] == "recalled"]
+    if recalled:
+        rows.append(
+            (
+                ", ".join(row["id"] for row in recalled),
+                "recalled, not read from the source",
+                " ".join(f"{row['error_pct']:+.0f}" for row in recalled),
+            )
+        )
+    return [
+        "### Rows under suspicion",
+        "The list grows only on evidence other than our own error.",
+        _table(("rows", "why", "errors left out, %"), rows),
+    ]
+
+
+def residuals(left_out: Report) -> list[str]:
+    """The largest misses with their physical reason."""
+    seqs = {row.id: row.seq for row in bundled_rows()}
+    reasons = document("residuals")["reasons"]
+    rows = []
+    for reason, missed in misses(evaluated(left_out), reasons, seqs):
+        worst = max(missed, key=lambda row: (abs(row["error_pct"]), row["id"]))
+        errors = [row["error_pct"] for row in missed]
+        sources = sorted({row["family"] for row in missed})
+        shown = (f"{min(errors):+.0f} to {max(errors):+.0f}" if len(errors) > 1
+                 else f"{errors[0]:+.0f}")  # fmt: skip
+        cause = reason or "**not explained**"
+        rows.append((", ".join(sources), str(len(missed)), shown, worst["id"], cause))
+    return [
+        "### The largest misses, and why",
+        f"Every row outside its 80 % interval or missed by more than {MISS_PCT:.0f} %, left out.",
+        _table(_RESIDUAL_COLUMNS, rows),
+    ]
+
+
+_RESIDUAL_COLUMNS = (
+    "family",
+    "rows",
+    "errors, %",
+    "largest",
+    "physical reason, as far as rows tell",
+)
+
+
+def chosen() -> list[str]:
+    """What was decided with residuals in view."""
+    told = [f"- {line}" for line in document("residuals")["chosen"]]
+    return ["### What was chosen with residuals in view", "\n".join(told)]
+
+
+# Kernels and collectives --------------------------------------------------------------------
+
+
+def kernel_tables(report: Report) -> list[str]:
+    """Coverage first, then errors within chip, with shapes and silicon left out."""
+    counted: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for entry in report["coverage"]:
+        key = (entry["class"], entry["chip"], entry.get("direction", ""), entry["status"])
+        counted[key][0] += entry["rows"]
+        counted[key][1] += entry["fitted"]
+    coverage = [(*key[:3], str(n), str(fitted), key[3]) for key, (n, fitted) in counted.items()]
+    aims = document("headline")["kernels"]
+    held = []
+    for kind, classes in report["held_out"].items():
+        for name, silicons in classes.items():
+            for silicon, entry in silicons.items():
+                aim = aims[kind].get(name)
+                held.append(
+                    (kind.replace("_", " "), name, silicon, str(entry["rows"]),
+                     *_beside(entry["median_abs_error_pct"], aim),
+                     _pct(entry["mean_abs_error_pct"]))
+                )  # fmt: skip
+    return [
+        "## Kernels",
+        f"{report['evaluated']} of {report['rows']} rows evaluated. What no row covers is "
+        "*assumed*, with a wide interval.",
+        _table(("class", "chip", "direction", "rows", "fitted", "status"), coverage),
+        "### Kernels left out of the fit",
+        _table(("left out", "class", "silicon", "rows", "median", "aim", "mean"), held),
+        "### Kernels as shipped",
+        "The line of kernels is the roofline at peak.",
+        _table(("class", *_SCORE_HEADS), _scored(report["by_class"])),
+        _table(("chip", *_SCORE_HEADS), _scored(report["by_chip"])),
+    ]
+
+
+def collective_tables(report: Report) -> list[str]:
+    """Coverage first, then errors with sizes, sources and chips left out."""
+    counted: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for entry in report["coverage"]:
+        nodes = entry.get("nodes")
+        where = entry.get("where") or (
+            "" if nodes is None else "one node" if nodes == 1 else f"{nodes} nodes"
+        )
+        key = (entry["verb"], entry["chip"], where, entry["status"])
+        counted[key][0] += entry["rows"]
+        counted[key][1] += entry["fitted"]
+    coverage = [(*key[:3], str(n), str(fitted), key[3]) for key, (n, fitted) in counted.items()]
+    aims = document("headline")["collectives"]
+    held = []
+    for kind, technologies in report["held_out"].items():
+        for technology, sources in technologies.items():
+            for source, sizes in sources.items():
+                for size, entry in sizes.items():
+                    aim = aims.get(kind, {}).get(size)
+                    held.append(
+                        (kind.replace("_", " "), technology, source, size, str(entry["rows"]),
+                         *_beside(entry["median_abs_error_pct"], aim),
+                         _pct(entry["mean_abs_error_pct"]))
+                    )  # fmt: skip
+    return [
+        "## Collectives",
+        f"{report['evaluated']} of {report['rows']} rows evaluated. Between nodes only all-reduce "
+        "is measured; half-widths of the other verbs are wider there.",
+        _table(("verb", "chip", "where", "rows", "fitted", "status"), coverage),
+        "### Collectives left out of the fit",
+        "Below 1 MiB sources disagree with one another; no aim is stated for a source or a chip "
+        "left out there.",
+        _table(
+            ("left out", "links", "source", "size", "rows", "median", "aim", "mean"), held
+        ),
+        "### Collectives as shipped",
+        "The line of collectives is bytes over nominal rates.",
+        _table(("place and size", *_SCORE_HEADS), _scored(report["by_size"])),
+        _table(("verb", *_SCORE_HEADS), _scored(report["by_verb"])),
+        _table(("chip", *_SCORE_HEADS), _scored(report["by_chip"])),
+    ]
+
+
+_SCORES = (
+    ("median", "median_abs_error_pct"),
+    ("mean", "mean_abs_error_pct"),
+    ("bias", "bias_pct"),
+    ("50 % holds", "coverage_50_pct"),
+    ("80 % holds", "coverage_80_pct"),
+    ("95 % holds", "coverage_95_pct"),
+    ("the line", "baseline_mean_abs_error_pct"),
+)
+_SCORE_HEADS = ("rows", *(head for head, _ in _SCORES))
+
+
+def _scored(groups: Mapping[str, Report]) -> list[tuple[str, ...]]:
+    return [
+        (name, str(entry["rows"]), *(_number(entry[key]) for _, key in _SCORES))
+        for name, entry in sorted(groups.items())
+    ]
+
+
+# Text ---------------------------------------------------------------------------------------
+
+
+def _beside(value: float | None, aim: float | None) -> tuple[str, str]:
+    """A figure and its aim; bold where the aim was missed."""
+    if value is None or aim is None:
+        return _pct(value), "-" if aim is None else f"{aim:g}"
+    return (f"**{value:.1f}**" if value > aim else f"{value:.1f}"), f"{aim:g}"
+
+
+def _pct(value: float | None) -> str:
+    return _number(value)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    # Adding zero turns a rounded -0.0 into 0.0, whatever the last bit was.
+    return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def write(path: Path) -> None:
+    """Judge everything bundled and write the page."""
+    from hwmodels.calibration.collective_validate import validate_collectives
+    from hwmodels.calibration.validate import validate_kernels
+
+    text = page(
+        validate(calibration="kernels-only"),
+        validate(calibration="leave-source-out"),
+        validate_kernels(),
+        validate_collectives(),
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    """Write the page to the path given, else into the tree."""
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
