@@ -8,10 +8,10 @@ from dse.validate.document import (
     PAGE,
     chosen,
     headline_cells,
-    kernel_tables,
     set_errors,
     write,
 )
+from dse.validate.kernel_document import kernel_tables
 from dse.validate.published import judge, measured_s
 from dse.validate.resolve import Case, resolve
 from dse.validate.row_sets import belongs, is_missed, mean_error_pct, misses

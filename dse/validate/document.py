@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dse.validate.kernel_document import collective_tables, kernel_tables
+from dse.validate.markdown import beside, number, table
 from dse.validate.published import validate
 from dse.validate.resolve import REASONS
 from dse.validate.row_sets import MISS_PCT, belongs, evaluated, mean_error_pct, misses
@@ -73,23 +75,24 @@ def headline(kernels_only: Report, left_out: Report) -> list[str]:
     means = [float(np.mean([pair[i] for pair in reached])) for i in (0, 1)]
     aims = about["mean"]
     rows.append(
-        ("**mean over these sets**", "", *_beside(means[0], aims["kernels"]),
-         *_beside(means[1], aims["left_out"]), "", "", "")
+        ("**mean over these sets**", "", *beside(means[0], aims["kernels"]),
+         *beside(means[1], aims["left_out"]), "", "", "")
     )  # fmt: skip
     unstated = sum(left_out["refused"].get(reason, 0) for reason in _UNSTATED)
     stated = left_out["rows"] - unstated
     return [
         "## Published training runs",
         f"{left_out['evaluated']} of {left_out['rows']} rows evaluated "
-        f"({_pct(left_out['evaluated_share_pct'])} %), which is "
-        f"{_pct(100.0 * left_out['evaluated'] / stated)} % of the {stated} that state a batch, a "
-        "sequence length, a chip count, and a time or a rate; the others are refused by reason, "
-        "below.",
-        _table(_HEADLINE_COLUMNS, rows),
-        f"Mean over families of sources, each alike: {_pct(left_out['macro_mean_abs_error_pct'])} "
-        f"left out, {_pct(kernels_only['macro_mean_abs_error_pct'])} from kernels only, "
-        f"{_pct(left_out['baseline_macro_mean_abs_error_pct'])} the line, "
-        f"{_pct(left_out['fair_baseline_macro_mean_abs_error_pct'])} the fair line. "
+        f"({number(left_out['evaluated_share_pct'])} %), which is "
+        f"{number(100.0 * left_out['evaluated'] / stated)} % of the {stated} that state a batch, "
+        "a sequence length, a chip count, and a time or a rate; the others are refused by "
+        "reason, below.",
+        table(_HEADLINE_COLUMNS, rows),
+        "Mean over families of sources, each alike: "
+        f"{number(left_out['macro_mean_abs_error_pct'])} left out, "
+        f"{number(kernels_only['macro_mean_abs_error_pct'])} from kernels only, "
+        f"{number(left_out['baseline_macro_mean_abs_error_pct'])} the line, "
+        f"{number(left_out['fair_baseline_macro_mean_abs_error_pct'])} the fair line. "
         + _replicas(kernels_only, left_out),
     ]
 
@@ -127,11 +130,11 @@ def headline_cells(
     return (
         entry["name"],
         str(without["rows"]),
-        *_beside(alone["error"], entry["aim"]["kernels"]),
-        *_beside(without["error"], entry["aim"]["left_out"]),
-        _pct(without["with_suspect"]),
-        _pct(without["line"]),
-        _pct(without["fair_line"]),
+        *beside(alone["error"], entry["aim"]["kernels"]),
+        *beside(without["error"], entry["aim"]["left_out"]),
+        number(without["with_suspect"]),
+        number(without["line"]),
+        number(without["fair_line"]),
     )
 
 
@@ -157,11 +160,11 @@ def peers(kernels_only: Report, left_out: Report) -> list[str]:
             (
                 entry["name"],
                 str(without["rows"]),
-                *(_pct(entry.get(tool)) for tool in tools),
-                _pct(without["line"]),
-                _pct(without["fair_line"]),
-                _pct(alone["error"]),
-                _pct(without["error"]),
+                *(number(entry.get(tool)) for tool in tools),
+                number(without["line"]),
+                number(without["fair_line"]),
+                number(alone["error"]),
+                number(without["error"]),
                 entry.get("note", ""),
             )
         )
@@ -171,7 +174,7 @@ def peers(kernels_only: Report, left_out: Report) -> list[str]:
         "### Beside other tools",
         f"{versions}, measured by running the tools on the same tables: Calculon with the A100 "
         "description that it ships, SimuMax with one written for A100-SXM, as it ships none.",
-        _table(("rows (mean, %)", "rows here", *names, *_PEERS_COLUMNS), rows),
+        table(("rows (mean, %)", "rows here", *names, *_PEERS_COLUMNS), rows),
     ]
 
 
@@ -196,7 +199,7 @@ def published(left_out: Report) -> list[str]:
 
     def cells(entry: Report) -> tuple[str, ...]:
         return tuple(
-            _number(entry[key], 2 if key == "kendall_tau" else 1) for _, key in columns
+            number(entry[key], 2 if key == "kendall_tau" else 1) for _, key in columns
         )
 
     sources = [
@@ -211,7 +214,7 @@ def published(left_out: Report) -> list[str]:
     macro: list[str] = []
     for _, key in columns:
         told = [entry[key] for entry in left_out["by_family"].values() if entry[key] is not None]
-        macro.append(_number(float(np.mean(told)), 2 if key == "kendall_tau" else 1))
+        macro.append(number(float(np.mean(told)), 2 if key == "kendall_tau" else 1))
     families.append(("**mean, families alike**", str(left_out["evaluated"]), *macro))
     families.append(("**all rows alike**", str(left_out["evaluated"]), *cells(left_out)))
     refused = [
@@ -222,11 +225,11 @@ def published(left_out: Report) -> list[str]:
         "Tau is Kendall's over pairs of plans of one model, chip count and batch that differ by "
         "at least 5 %; regret is how much slower the plan predicted fastest really was than the "
         "fastest measured, in per cent.",
-        _table(("source", "rows", "evaluated", "suspect", *heads), sources),
+        table(("source", "rows", "evaluated", "suspect", *heads), sources),
         "### Coverage of the intervals, by family left out",
-        _table(("family", "evaluated", *heads), families),
+        table(("family", "evaluated", *heads), families),
         "### Refused rows",
-        _table(("rows", "reason", "meaning"), refused),
+        table(("rows", "reason", "meaning"), refused),
     ]
 
 
@@ -256,7 +259,7 @@ def suspect_rows(left_out: Report) -> list[str]:
     return [
         "### Rows under suspicion",
         "The list grows only on evidence other than our own error.",
-        _table(("rows", "why", "errors left out, %"), rows),
+        table(("rows", "why", "errors left out, %"), rows),
     ]
 
 
@@ -276,7 +279,7 @@ def residuals(left_out: Report) -> list[str]:
     return [
         "### The largest misses, and why",
         f"Every row outside its 80 % interval or missed by more than {MISS_PCT:.0f} %, left out.",
-        _table(_RESIDUAL_COLUMNS, rows),
+        table(_RESIDUAL_COLUMNS, rows),
     ]
 
 
@@ -293,129 +296,6 @@ def chosen() -> list[str]:
     """What was decided with residuals in view."""
     told = [f"- {line}" for line in document("residuals")["chosen"]]
     return ["### What was chosen with residuals in view", "\n".join(told)]
-
-
-# Kernels and collectives --------------------------------------------------------------------
-
-
-def kernel_tables(report: Report) -> list[str]:
-    """Coverage first, then errors within chip, with shapes and silicon left out."""
-    counted: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
-    for entry in report["coverage"]:
-        key = (entry["class"], entry["chip"], entry.get("direction", ""), entry["status"])
-        counted[key][0] += entry["rows"]
-        counted[key][1] += entry["fitted"]
-    coverage = [(*key[:3], str(n), str(fitted), key[3]) for key, (n, fitted) in counted.items()]
-    aims = document("headline")["kernels"]
-    held = []
-    for kind, classes in report["held_out"].items():
-        for name, silicons in classes.items():
-            for silicon, entry in silicons.items():
-                aim = aims[kind].get(name)
-                held.append(
-                    (kind.replace("_", " "), name, silicon, str(entry["rows"]),
-                     *_beside(entry["median_abs_error_pct"], aim),
-                     _pct(entry["mean_abs_error_pct"]))
-                )  # fmt: skip
-    return [
-        "## Kernels",
-        f"{report['evaluated']} of {report['rows']} rows evaluated. What no row covers is "
-        "*assumed*, with a wide interval.",
-        _table(("class", "chip", "direction", "rows", "fitted", "status"), coverage),
-        "### Kernels left out of the fit",
-        _table(("left out", "class", "silicon", "rows", "median", "aim", "mean"), held),
-        "### Kernels as shipped",
-        "The line of kernels is the roofline at peak.",
-        _table(("class", *_SCORE_HEADS), _scored(report["by_class"])),
-        _table(("chip", *_SCORE_HEADS), _scored(report["by_chip"])),
-    ]
-
-
-def collective_tables(report: Report) -> list[str]:
-    """Coverage first, then errors with sizes, sources and chips left out."""
-    counted: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
-    for entry in report["coverage"]:
-        nodes = entry.get("nodes")
-        where = entry.get("where") or (
-            "" if nodes is None else "one node" if nodes == 1 else f"{nodes} nodes"
-        )
-        key = (entry["verb"], entry["chip"], where, entry["status"])
-        counted[key][0] += entry["rows"]
-        counted[key][1] += entry["fitted"]
-    coverage = [(*key[:3], str(n), str(fitted), key[3]) for key, (n, fitted) in counted.items()]
-    aims = document("headline")["collectives"]
-    held = []
-    for kind, technologies in report["held_out"].items():
-        for technology, sources in technologies.items():
-            for source, sizes in sources.items():
-                for size, entry in sizes.items():
-                    aim = aims.get(kind, {}).get(size)
-                    held.append(
-                        (kind.replace("_", " "), technology, source, size, str(entry["rows"]),
-                         *_beside(entry["median_abs_error_pct"], aim),
-                         _pct(entry["mean_abs_error_pct"]))
-                    )  # fmt: skip
-    return [
-        "## Collectives",
-        f"{report['evaluated']} of {report['rows']} rows evaluated. Between nodes only all-reduce "
-        "is measured; half-widths of the other verbs are wider there.",
-        _table(("verb", "chip", "where", "rows", "fitted", "status"), coverage),
-        "### Collectives left out of the fit",
-        "Below 1 MiB sources disagree with one another; no aim is stated for a source or a chip "
-        "left out there.",
-        _table(
-            ("left out", "links", "source", "size", "rows", "median", "aim", "mean"), held
-        ),
-        "### Collectives as shipped",
-        "The line of collectives is bytes over nominal rates.",
-        _table(("place and size", *_SCORE_HEADS), _scored(report["by_size"])),
-        _table(("verb", *_SCORE_HEADS), _scored(report["by_verb"])),
-        _table(("chip", *_SCORE_HEADS), _scored(report["by_chip"])),
-    ]
-
-
-_SCORES = (
-    ("median", "median_abs_error_pct"),
-    ("mean", "mean_abs_error_pct"),
-    ("bias", "bias_pct"),
-    ("50 % holds", "coverage_50_pct"),
-    ("80 % holds", "coverage_80_pct"),
-    ("95 % holds", "coverage_95_pct"),
-    ("the line", "baseline_mean_abs_error_pct"),
-)
-_SCORE_HEADS = ("rows", *(head for head, _ in _SCORES))
-
-
-def _scored(groups: Mapping[str, Report]) -> list[tuple[str, ...]]:
-    return [
-        (name, str(entry["rows"]), *(_number(entry[key]) for _, key in _SCORES))
-        for name, entry in sorted(groups.items())
-    ]
-
-
-# Text ---------------------------------------------------------------------------------------
-
-
-def _beside(value: float | None, aim: float | None) -> tuple[str, str]:
-    """A figure and its aim; bold where the aim was missed."""
-    if value is None or aim is None:
-        return _pct(value), "-" if aim is None else f"{aim:g}"
-    return (f"**{value:.1f}**" if value > aim else f"{value:.1f}"), f"{aim:g}"
-
-
-def _pct(value: float | None) -> str:
-    return _number(value)
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    # Adding zero turns a rounded -0.0 into 0.0, whatever the last bit was.
-    return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
 
 
 def write(path: Path) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SUBJECTS = ("kernels", "collectives", "published")
+FEW = 20
+"""So many refused rows are listed one by one."""
 CALIBRATIONS = ("kernels-only", "shipped", "leave-source-out")
 
 
@@ -21,6 +23,7 @@ def validate(
     *,
     data: str | None = None,
     calibration: str | None = None,
+    plot: str | None = None,
     output: Output = Output(),  # noqa: B008 - frozen, cyclopts' way to share flags
 ) -> int:
     """Compare predictions with published measurements, source by source.
@@ -34,6 +37,8 @@ def validate(
     calibration
         Of training runs: kernels-only (no training run used), shipped (levels fitted on published
         runs), or leave-source-out (each row judged without its own family of sources).
+    plot
+        Draw predictions over measurements to this file (.svg, .png or .pdf; extra [plot]).
     """
     from hwmodels.errors import ConfigError
     from search.cli.output import deliver, refuse_existing
@@ -48,7 +53,16 @@ def validate(
                 field="--calibration",
                 value=calibration,
             )
+    if plot is not None:
+        from search.report_front import check_plot
+
+        check_plot(plot)
+        refuse_existing(plot, flag="--plot", force=output.force)
     result = _judges()[what](data, calibration or "leave-source-out")
+    if plot is not None:
+        from search.cli.plot_parity import plot_parity
+
+        plot_parity(what, result, plot)
     deliver(result, output, _told(what, result))
     return 0
 
@@ -120,13 +134,22 @@ _SCORES = (
     ("median %", "median_abs_error_pct"),
     ("bias %", "bias_pct"),
     ("80 % holds", "coverage_80_pct"),
+    ("tau", "kendall_tau"),
+    ("regret %", "regret_pct"),
     ("line %", "baseline_mean_abs_error_pct"),
     ("fair line %", "fair_baseline_mean_abs_error_pct"),
 )
 
 
+_LINE = {
+    "kernels": "line: the roofline at peak.",
+    "collectives": "line: bytes over nominal link rates.",
+    "published": "line: FLOPs over half of peak times the bubble; fair line: its efficiency "
+    "fitted\nper chip family on the other sources.",
+}
+
+
 def _told(what: str, result: Mapping[str, Any]) -> str:
-    from search.cli.output import columns
 
     evaluated, rows = result["evaluated"], result["rows"]
     share = 100.0 * evaluated / rows if rows else 0.0
@@ -138,9 +161,12 @@ def _told(what: str, result: Mapping[str, Any]) -> str:
         f"80 % intervals hold {_cell(result, 'coverage_80_pct')} %",
     ]
     if result.get("macro_mean_abs_error_pct") is not None:
-        lines.append(
-            f"mean over families of sources {_cell(result, 'macro_mean_abs_error_pct')} %; "
-            f"regret {_cell(result, 'regret_pct')} %, Kendall tau {_cell(result, 'kendall_tau')}"
+        group = "families of sources" if what == "published" else "sources"
+        lines.append(f"mean over {group} {_cell(result, 'macro_mean_abs_error_pct')} %")
+    if result.get("regret_pct") is not None:
+        lines[-1] += (
+            f"; regret {_cell(result, 'regret_pct')} %, "
+            f"Kendall tau {_cell(result, 'kendall_tau')}"
         )
     for key, title in (
         ("by_class", "By class"),
@@ -151,14 +177,33 @@ def _told(what: str, result: Mapping[str, Any]) -> str:
         if groups:
             lines += ["", _groups(groups, title)]
     if result["refused"]:
-        table = sorted(result["refused"].items(), key=lambda item: -item[1])
-        lines += ["", columns(("refused rows", "reason"), [(n, why) for why, n in table])]
-    lines += [
-        "",
-        "line: FLOPs over half of peak times the bubble; fair line: its efficiency fitted",
-    ]
-    lines += ["per chip family on the other sources. Every row is a record under --json."]
+        lines += ["", *_refusals(what, result)]
+    lines += ["", _LINE[what], "Every row is a record under --json."]
     return "\n".join(lines)
+
+
+def _refusals(what: str, result: Mapping[str, Any]) -> list[str]:
+    """Counts by reason with what each means, and the rows themselves where they are few."""
+    from search.cli.output import columns
+
+    meanings = _meanings(what, result)
+    table = sorted(result["refused"].items(), key=lambda item: -item[1])
+    cells = [(count, reason, meanings.get(reason, "")) for reason, count in table]
+    lines = [columns(("refused rows", "reason", "meaning"), cells)]
+    refused = [record for record in result["records"] if record["status"] == "refused"]
+    if len(refused) <= FEW:
+        rows = [(r["id"], r["reason"], r.get("detail") or "") for r in refused]
+        lines += ["", columns(("refused row", "reason", "what exactly"), rows)]
+    return lines
+
+
+def _meanings(what: str, result: Mapping[str, Any]) -> Mapping[str, str]:
+    if what != "published":
+        found: Mapping[str, str] = result["refusal_reasons"]
+        return found
+    from dse.validate.resolve import REASONS
+
+    return REASONS
 
 
 def _groups(groups: Mapping[str, Mapping[str, Any]], title: str) -> str:
@@ -184,4 +229,6 @@ def _cell(group: Mapping[str, Any], key: str) -> str:
         value = group.get("rows")
     if value is None:
         return "-"
+    if key == "kendall_tau":
+        return f"{value:.2f}"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
