@@ -17,11 +17,12 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dse.stacks.levels import silicon_of
 from hwmodels.accelerator.conditioning import conditioned
 from hwmodels.accelerator.design import MEMORIES, DesignColumns
 from hwmodels.accelerator.known import load_known_silicon
 from hwmodels.accelerator.limits import violations
-from hwmodels.accelerator.network_cost import Topology, network_cost
+from hwmodels.accelerator.network_cost import Topology, clos_tiers, network_cost
 from hwmodels.accelerator.priors import Constants, load_priors
 from hwmodels.accelerator.silicon import Interval, evaluate_silicon
 from hwmodels.accelerator.template import KEYS, WHOLE, Systolic
@@ -33,11 +34,10 @@ from hwmodels.chip import Chip
 from hwmodels.errors import ConfigError
 from hwmodels.network import Cluster, Level, LevelKind
 from hwmodels.table import FloatArray, HardwareTable, IntArray
-from search.study_space import StudySpace
+from search.study_space import TEMPLATE, TORUS_AXES, StudySpace
 
 SAMPLES = 128
 GIGA = 1e9
-_TORUS_AXES = (0, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,7 @@ class Candidates:
     @cached_property
     def torus_axes(self) -> IntArray:
         """(H,) axes of the scale-up torus; 0 for switches."""
-        axes = {"switch": 0, "torus-2d": 2, "torus-3d": 3}
-        return np.array([axes[word] for word in self.words("topology")], dtype=np.int64)
+        return np.array([TORUS_AXES[word] for word in self.words("topology")], dtype=np.int64)
 
     @cached_property
     def scaleup_bytes_per_s(self) -> FloatArray:
@@ -168,6 +167,13 @@ class Candidates:
             return self.column("scaleup")
         own = np.array([chip.scaleup_bytes_per_s_per_dir or 0.0 for chip in self.chips])
         return cast(FloatArray, own[self.chip_place])
+
+    @cached_property
+    def oversubscription(self) -> FloatArray:
+        """(H,) of the scale-out network; 1 where a single switch joins all, which has no tier to
+        save on."""
+        tiers = clos_tiers(self.num_chips / self.space.rails, self.space.radix)
+        return np.where(tiers > 1, self.column("oversubscription"), 1.0)
 
     @cached_property
     def level_sizes(self) -> list[tuple[int, ...] | None]:
@@ -181,12 +187,14 @@ class Candidates:
         ]
 
     def groups(self, keep: NDArray[np.bool_]) -> Iterator[IntArray]:
-        """Rows that can stand in one hardware table: of one chip count and one set of levels."""
-        found: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        """Rows that can stand in one hardware table under one stack: of one chip count, one set
+        of levels and one silicon."""
+        found: dict[tuple[int, tuple[str, ...], str], list[int]] = {}
         for row in np.flatnonzero(keep).tolist():
             if self.level_sizes[row] is None:
                 continue
-            found.setdefault((int(self.num_chips[row]), self.kinds(row)), []).append(row)
+            key = (int(self.num_chips[row]), self.kinds(row), self.silicon(row))
+            found.setdefault(key, []).append(row)
         for rows in found.values():
             yield np.array(rows, dtype=np.int64)
 
@@ -218,7 +226,7 @@ class Candidates:
             name: np.repeat(column, len(rows), axis=0) for name, column in table.level.items()
         }
         level["bytes_per_s"] = self.link_rates(rows)[:, [*inner, 1]]
-        level["oversubscription"][:, -1] = self.column("oversubscription")[rows]
+        level["oversubscription"][:, -1] = self.oversubscription[rows]
         return replace(
             table,
             names=tuple(str(number) for number in self.index[rows]),
@@ -262,7 +270,7 @@ class Candidates:
     def _network(self) -> tuple[FloatArray, FloatArray]:
         shape = (len(self.constants), len(self))
         usd, watts = np.empty(shape), np.empty(shape)
-        for axes in _TORUS_AXES:
+        for axes in sorted(set(TORUS_AXES.values())):
             rows = np.flatnonzero(self.torus_axes == axes)
             if not len(rows):
                 continue
@@ -275,7 +283,7 @@ class Candidates:
                 nic_bytes_per_s_per_dir=self.column("nic")[rows],
                 radix=self.space.radix,
                 rails=self.space.rails,
-                oversubscription=self.column("oversubscription")[rows],
+                oversubscription=self.oversubscription[rows],
                 scaleup=kind,
             )
             usd[:, rows] = cost.price_usd_per_chip
@@ -338,6 +346,12 @@ class Candidates:
 
     # One design ------------------------------------------------------------------------------
 
+    def silicon(self, row: int) -> str:
+        """The name that a stack's level knows a design's chip by."""
+        if self.space.from_catalogue:
+            return silicon_of(self.chips[int(self.chip_place[row])])
+        return TEMPLATE
+
     def chip(self, row: int) -> Chip:
         """One design's chip."""
         if self.space.from_catalogue:
@@ -345,7 +359,7 @@ class Candidates:
         return to_chip(self.template(row))
 
     def template(self, row: int) -> Systolic:
-        """One design as a template."""
+        """One design as a template; `excess` says what limits it breaks."""
         columns = self.designs
         fields = {
             name: getattr(columns, name)[row].item()
@@ -353,7 +367,7 @@ class Candidates:
             if name not in ("fp8", "memory")
         }
         whole = {name: int(fields[name]) for name in WHOLE}
-        return Systolic(
+        return Systolic.model_construct(
             **fields
             | whole
             | {
@@ -377,9 +391,7 @@ class Candidates:
                     kind=kind,
                     size=size,
                     bytes_per_s_per_chip_per_dir=outer if is_outer else inner,
-                    oversubscription=float(self.column("oversubscription")[row])
-                    if is_outer
-                    else 1.0,
+                    oversubscription=float(self.oversubscription[row]) if is_outer else 1.0,
                     in_network_reduction=link.in_network_reduction and kind == "switch",
                     technology=link.name,
                     **{field: number.value for field, number in link.numbers.items()},

@@ -58,7 +58,8 @@ def solve_front(judge: Judge, verdicts: Verdicts, rows: NDArray[np.intp], *, mos
     for members in designs.groups(chosen):
         hardware = designs.hardware(members)
         for place in range(len(space.jobs)):
-            found = full_plans(judge, place, hardware, compact_s[members, place])
+            silicon = designs.silicon(members[0])
+            found = full_plans(judge, place, hardware, silicon, compact_s[members, place])
             for design, plan in zip(members.tolist(), found, strict=True):
                 plans[design][place] = plan
     reports = tuple(
@@ -67,7 +68,7 @@ def solve_front(judge: Judge, verdicts: Verdicts, rows: NDArray[np.intp], *, mos
                 job.workload.config,
                 designs.cluster(design),
                 plans[design][place],
-                stack=space.stack,
+                stack=space.stack_on(designs.silicon(design)),
                 seq_length=job.workload.seq_length,
                 precision=job.workload.precision,
                 must_fit=False,
@@ -80,7 +81,11 @@ def solve_front(judge: Judge, verdicts: Verdicts, rows: NDArray[np.intp], *, mos
 
 
 def full_plans(
-    judge: Judge, place: int, hardware: HardwareTable, at_most_s: FloatArray | None = None
+    judge: Judge,
+    place: int,
+    hardware: HardwareTable,
+    silicon: str,
+    at_most_s: FloatArray | None = None,
 ) -> list[Plan | None]:
     """The best plan of the full space for every row of hardware; None where nothing fits.
 
@@ -88,9 +93,10 @@ def full_plans(
         judge: Of the study.
         place: Which model.
         hardware: H rows.
+        silicon: Whose level the stack takes.
         at_most_s: (H,) step times at the best compact plans, if they are known.
     """
-    best = judge.solver(place, hardware.num_chips, "full").solve(hardware, at_most_s)
+    best = judge.solver(place, hardware.num_chips, silicon, "full").solve(hardware, at_most_s)
     return [
         plan_of(integers) if np.isfinite(time_s) else None
         for integers, time_s in zip(best.plans, best.step_time_s, strict=True)

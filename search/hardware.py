@@ -134,6 +134,7 @@ def explore(
         best=compared.front[0],
         front=compared.front,
         compared=compared.rivals,
+        elasticities=compared.elasticities,
         history=tuple(
             HistoryPoint(designs=designs, value=value) for designs, value in outcome.history
         ),

@@ -173,7 +173,7 @@ class Judge:
     ) -> None:
         self.space = space
         self.constants = constants or study_constants(seed)
-        self._solvers: dict[tuple[str, int, int], PlanSolver] = {}
+        self._solvers: dict[tuple[str, int, int, str], PlanSolver] = {}
 
     def candidates(self, index: IntArray) -> Candidates:
         """The designs of some numbers."""
@@ -195,7 +195,8 @@ class Judge:
             usable = hardware.chip["memory_bytes"]
             peak = hardware.chip[f"peak_flop_per_s.{self.space.jobs[0].workload.precision}"]
             for place, job in enumerate(self.space.jobs):
-                best = self.solver(place, hardware.num_chips).solve(hardware)
+                solver = self.solver(place, hardware.num_chips, designs.silicon(rows[0]))
+                best = solver.solve(hardware)
                 pairs += best.priced
                 time_s[rows, place] = best.step_time_s
                 short[rows] = np.maximum(short[rows], best.short_bytes / usable)
@@ -234,14 +235,16 @@ class Judge:
             pairs=pairs,
         )
 
-    def solver(self, place: int, num_chips: int, plan_space: str = "compact") -> PlanSolver:
-        """Of one model, by its place in the study, on a number of chips."""
-        key = (plan_space, place, num_chips)
+    def solver(
+        self, place: int, num_chips: int, silicon: str, plan_space: str = "compact"
+    ) -> PlanSolver:
+        """Of one model, by its place in the study, on a number of chips of a silicon."""
+        key = (plan_space, place, num_chips, silicon)
         if key not in self._solvers:
             job = self.space.jobs[place]
             self._solvers[key] = PlanSolver(
                 job.workload,
-                self.space.stack,
+                self.space.stack_on(silicon),
                 num_chips,
                 job.global_batch_size,
                 space=plan_space,

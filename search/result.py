@@ -130,6 +130,7 @@ class SearchResult(_Frozen):
         best: The front's first: the best of the first objective.
         front: Designs that none beats in one objective without losing in another.
         compared: Real machines at their own best plans.
+        elasticities: Of the best design, model to resource to d ln(step time) / d ln(resource).
         history: Improvements of the first objective.
     """
 
@@ -161,6 +162,7 @@ class SearchResult(_Frozen):
     best: Entry
     front: tuple[Entry, ...]
     compared: tuple[Entry, ...]
+    elasticities: Mapping[str, Mapping[str, float]]
     history: tuple[HistoryPoint, ...]
 
     _space: StudySpace | None = PrivateAttr(default=None)

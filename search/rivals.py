@@ -2,9 +2,10 @@
 surely.
 
 Draws are joint. The silicon constants are those of the study, model error included. Step times
-are log-normal: the stack's level is common to all, what remains between plans is each machine's
-own, and what rests on assumed kernel parameters is shared by all designs of the template. A real
-chip's published area and TDP are not drawn; its price to make is, by the same silicon model.
+are log-normal: the stack's level and what rests on assumed kernel parameters are shared by all
+machines of a silicon (the template counts as one), what remains between plans is each machine's
+own. A real chip's published area and TDP are not drawn; its price to make is, by the same silicon
+model.
 
 Shapes: `S` draws, `W` models.
 """
@@ -19,6 +20,7 @@ import numpy as np
 from dse.evaluation import ASSUMED_SD, TRANSFERRED_SD, evaluate
 from dse.plan import Plan
 from dse.report import Report
+from dse.stacks.levels import silicon_of
 from hwmodels.accelerator.network_cost import Topology, network_cost
 from hwmodels.catalog import load_cluster
 from hwmodels.collectives.links import AXIS_KINDS
@@ -30,6 +32,7 @@ from search.front import Front, full_plans
 from search.judge import Judge, finite_or_none
 from search.objectives import Bills, aggregated, best_known, metrics, scores
 from search.result import Entry, ModelResult, Range
+from search.sensitivity import elasticities
 
 DRAWS_A_CONSTANT = 16
 """Draws of the step times for each joint draw of the silicon constants."""
@@ -45,6 +48,7 @@ class Machine:
         design: Number in the space; None for a real machine.
         parameters: As text.
         cluster: The machine.
+        silicon: What the stack's level knows its chip by.
         reports: A report a model.
         compact_s: (W,) step times at the best compact plans; None for a real machine.
         draws: `area_mm2, tdp_w, price_usd, network_usd, network_w` to (S,) of one chip.
@@ -57,6 +61,7 @@ class Machine:
     design: int | None
     parameters: Mapping[str, str]
     cluster: Cluster
+    silicon: str
     reports: tuple[Report, ...]
     compact_s: FloatArray | None
     draws: Mapping[str, FloatArray]
@@ -67,10 +72,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Compared:
-    """The front and the real machines as entries of a result."""
+    """Front and real machines as entries of a result, and what would speed up the first."""
 
     front: tuple[Entry, ...]
     rivals: tuple[Entry, ...]
+    elasticities: Mapping[str, Mapping[str, float]]
     warnings: tuple[str, ...]
 
 
@@ -97,7 +103,7 @@ def rivals_of(judge: Judge, front: Front, *, seed: int) -> Compared:
     noise = _Noise(judge, seed)
     # What real machines reach, drawn once, so that each comparison is draw against draw.
     against = [(rival, _drawn(judge, rival, noise, best)) for rival in rivals]
-    entries = []
+    entries: dict[str, Entry] = {}
     for machine in machines:
         drawn = _drawn(judge, machine, noise, best)
         better = {
@@ -107,10 +113,21 @@ def rivals_of(judge: Judge, front: Front, *, seed: int) -> Compared:
             }
             for rival, theirs in against
         }
-        entries.append(_entry(judge, machine, drawn, best, better))
+        entries[machine.name] = _entry(judge, machine, drawn, best, better)
+    ranked = _ranked(judge, [*entries.values()])
+    winner = next(machine for machine in machines if machine.name == ranked[0].name)
     return Compared(
-        front=tuple(_ranked(judge, entries)),
+        front=tuple(ranked),
         rivals=tuple(_entry(judge, rival, drawn, best, {}) for rival, drawn in against),
+        elasticities={
+            job.model: elasticities(
+                job.workload,
+                space.stack_on(winner.silicon),
+                HardwareTable.of([winner.cluster]),
+                report.plan,
+            )
+            for job, report in zip(space.jobs, winner.reports, strict=True)
+        },
         warnings=tuple(warnings),
     )
 
@@ -136,6 +153,7 @@ def _design(judge: Judge, front: Front, row: int) -> Machine:
         design=number,
         parameters=space.written(number),
         cluster=designs.cluster(row),
+        silicon=designs.silicon(row),
         reports=front.reports[row],
         compact_s=front.compact_s[row],
         draws={name: column[:, row] for name, column in designs.costs.draws.items()},
@@ -160,11 +178,12 @@ def _rival(judge: Judge, name: str, chips: int) -> Machine:
     cluster = load_cluster(name, num_chips=chips)
     costs = catalogued(cluster.chip, judge.constants)
     hardware = HardwareTable.of([cluster])
+    silicon = silicon_of(cluster.chip)
     reports = []
     for place, job in enumerate(space.jobs):
         if f"peak_flop_per_s.{job.workload.precision}" not in hardware.chip:
             raise ConfigError(f"{cluster.chip.name} has no {job.workload.precision} units")
-        plan: Plan | None = full_plans(judge, place, hardware)[0]
+        plan: Plan | None = full_plans(judge, place, hardware, silicon)[0]
         if plan is None:
             raise ConfigError(f"no plan of {job.model} fits {chips} of it")
         reports.append(
@@ -172,7 +191,7 @@ def _rival(judge: Judge, name: str, chips: int) -> Machine:
                 job.workload.config,
                 cluster,
                 plan,
-                stack=space.stack,
+                stack=space.stack_on(silicon),
                 seq_length=job.workload.seq_length,
                 precision=job.workload.precision,
                 must_fit=False,
@@ -191,6 +210,7 @@ def _rival(judge: Judge, name: str, chips: int) -> Machine:
         design=None,
         parameters={"chip": cluster.chip.name, "network": _levels(cluster)},
         cluster=cluster,
+        silicon=silicon,
         reports=tuple(reports),
         compact_s=None,
         draws=draws,
@@ -234,7 +254,6 @@ class _Noise:
     def __init__(self, judge: Judge, seed: int) -> None:
         self.size = len(judge.constants) * DRAWS_A_CONSTANT
         self._seed = seed
-        self.level = self._normal("the stack's level")
 
     def _normal(self, name: str) -> FloatArray:
         words = np.frombuffer(name.encode(), dtype=np.uint8).tolist()
@@ -242,10 +261,10 @@ class _Noise:
 
     def log_error(self, machine: Machine, report: Report, judge: Judge) -> FloatArray:
         """(S,) error of the logarithm of a step time."""
-        stack, share = judge.space.stack, report.provenance_share
-        family = "template" if machine.design is not None else machine.name
+        stack, share = judge.space.stack_on(machine.silicon), report.provenance_share
+        family = machine.silicon
         return (
-            stack.level_sd * self.level
+            stack.level_sd * self._normal(f"{family} level")
             + stack.structure_sd * self._normal(f"{machine.name} {report.model}")
             + ASSUMED_SD * share.assumed * self._normal(f"{family} assumed")
             + TRANSFERRED_SD * share.transferred * self._normal(f"{family} transferred")

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from dse.precision import PRECISIONS as TRAINING_PRECISIONS
 from dse.stacks import Stack, default_stack, load_stack
+from dse.stacks.levels import shipped_levels, silicon_of
 from dse.workload import Workload, load_model, make_workload
 from hwmodels.accelerator.design import MEMORIES, NODES_NM, PRECISIONS
 from hwmodels.accelerator.template import KEYS, WHOLE
+from hwmodels.catalog import list_chips, load_chip
 from hwmodels.catalog.rules import technologies
 from hwmodels.errors import ConfigError
 from hwmodels.sourced import PROVENANCE_KEYS, Section, load_document
@@ -32,6 +34,7 @@ from search.economics import ECONOMICS_KEYS, Economics, read_economics
 from search.narrowing import Narrowing, narrowing
 
 KIND = "space"
+TEMPLATE = "template"
 OBJECTIVES = ("throughput", "throughput_per_w", "throughput_per_usd", "energy_per_token")
 AGGREGATES = ("geometric-mean", "worst-regret")
 TOPOLOGIES = ("switch", "torus-2d", "torus-3d")
@@ -130,7 +133,7 @@ class StudySpace:
         name: Of the study.
         file: Where it was read.
         jobs: Models to train.
-        stack: The software stack.
+        stack: Name or path of the software stack; None for the default one.
         axes: Every parameter in a fixed order; those of one value are fixed.
         from_catalogue: Whether chips come from the catalogue rather than the template.
         chips_per_host: Devices of a host, at most the scale-up domain.
@@ -152,7 +155,7 @@ class StudySpace:
     name: str
     file: str
     jobs: tuple[TrainingJob, ...]
-    stack: Stack
+    stack: str | None
     axes: tuple[Axis, ...]
     from_catalogue: bool
     chips_per_host: int
@@ -168,6 +171,23 @@ class StudySpace:
     start: tuple[str | Mapping[str, Value], ...] = ()
     trials: int | None = None
     narrowing: Narrowing = field(default_factory=Narrowing)
+
+    @property
+    def _base(self) -> Stack:
+        return load_stack(self.stack) if self.stack else default_stack()
+
+    @property
+    def silicons(self) -> tuple[str, ...]:
+        """Names that the stack's levels know the study's chips by; that of the template is its
+        own."""
+        if not self.from_catalogue:
+            return (TEMPLATE,)
+        names = (silicon_of(load_chip(str(name))) for name in self.axis("chip").values)
+        return tuple(dict.fromkeys(names))
+
+    def stack_on(self, silicon: str) -> Stack:
+        """The software stack at the level that published runs told of it on a silicon."""
+        return shipped_levels().apply(self._base, silicon)
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -225,7 +245,10 @@ class StudySpace:
                 }
                 for job in self.jobs
             ],
-            "stack": self.stack.model_dump(mode="json"),
+            "stacks": {
+                silicon: self.stack_on(silicon).model_dump(mode="json")
+                for silicon in self.silicons
+            },
             "axes": {axis.name: list(axis.values) for axis in self.axes},
             "network": {
                 "chips_per_host": self.chips_per_host,
@@ -315,16 +338,19 @@ def read_space(top: Section) -> StudySpace:
     return space
 
 
-def _stack(top: Section) -> Stack:
+def _stack(top: Section) -> str | None:
     if "stack" not in top:
-        return default_stack()
+        return None
     name = top.text("stack")
     if name.endswith((".yaml", ".yml")):
-        return load_stack(Path(top.file).parent / name)
+        name = str(Path(top.file).parent / name)
     try:
-        return load_stack(name)
+        load_stack(name)
     except ConfigError as error:
+        if error.file is not None:
+            raise
         top.refuse("stack", error.message, value=name, allowed=error.allowed, hint=error.hint)
+    return name
 
 
 def _job(section: Section, precision: str) -> TrainingJob:
@@ -356,8 +382,6 @@ def _job(section: Section, precision: str) -> TrainingJob:
 
 
 def _catalogue_axes(top: Section) -> tuple[Axis, ...]:
-    from hwmodels.catalog import list_chips, load_chip
-
     node = top.tree.entries["chip"]
     names = (top.text("chip"),) if not hasattr(node, "items") else top.texts("chip")
     found = []

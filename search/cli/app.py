@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "Find the best plan of a model on a cluster, exactly.",
     "compare": "Set two saved results side by side, term by term.",
     "validate": "Judge predictions by published kernels, collectives and training runs.",
+    "sensitivity": "Elasticities of a step: what one per cent more of each resource gives.",
     "search": "Search chip, network and plan together: dse search run SPACE.yaml.",
 }
 
@@ -47,7 +48,7 @@ Each command says more: dse COMMAND --help. For a start:
 
 def help_text() -> str:
     """What `dse --help` prints; written by hand so that it costs no import."""
-    lines = [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:<13}{text}" for name, text in COMMANDS.items()]
     return HELP.format(commands="\n".join(lines))
 
 

@@ -208,7 +208,8 @@ def told(result: SearchResult) -> str:
     )
     lines = [
         headline(result),
-        f"Bound by {best.models[0].bottleneck}; closest limits: {left} left",
+        f"Bound by {best.models[0].bottleneck} (1 % more: {_gains(result)}); "
+        f"closest limits: {left} left",
         *_against(result),
         f"{result.unique:,} of {result.space_size:,} designs by {result.sampler} "
         f"({result.why_sampler}); {result.feasible:,} feasible"
@@ -218,6 +219,13 @@ def told(result: SearchResult) -> str:
         _front_table(result),
     ]
     return "\n".join(lines)
+
+
+def _gains(result: SearchResult) -> str:
+    """The three resources whose growth shortens a step most, in per cent of its time."""
+    slopes = next(iter(result.elasticities.values()))
+    named = sorted(slopes.items(), key=lambda item: item[1])[:3]
+    return ", ".join(f"{name.replace('_', ' ')} {slope:+.2f} %" for name, slope in named)
 
 
 def _against(result: SearchResult) -> list[str]:
