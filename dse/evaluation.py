@@ -26,6 +26,7 @@ from dse.rules import Job, check
 from dse.schedule import FIRST, LAST, MIDDLE, in_flight
 from dse.stacks import Stack, calibrated_stack
 from dse.step import StepModel
+from dse.uncertainty import NORMAL_80, Run, reasons, spread
 from dse.workload import TransformerConfig, Workload, load_model, make_workload
 from dse.workload.counts import hardware_flop, model_flop, parameters
 from hwmodels.catalog import load_cluster
@@ -37,13 +38,11 @@ from hwmodels.version import __version__
 FlopConvention = Literal["full", "causal"]
 CALIBRATION = "shipped"
 """What a stack chosen by name is priced with."""
-NORMAL_80 = 1.2815515655446004
 TRANSFERRED_SD = 0.10
 ASSUMED_SD = 0.30
 """Log standard deviations of parameters taken from a family, and of those taken from a rule:
-left-out
-chips of the kernel tables differ by 8 to 14 per cent, unmeasured kernels by a factor of about
-1.3."""
+left-out chips of the kernel tables differ by 8 to 14 per cent, unmeasured kernels by a factor of
+about 1.3."""
 
 
 def evaluate(
@@ -183,7 +182,9 @@ def _report(
         precision=workload.precision,
         stack=stack.name,
         step_time_s=time_s,
-        interval_80_s=interval_80_s(time_s, stack, share),
+        interval_80_s=interval_80_s(
+            time_s, Run(workload, cluster, stack, plan), parts, share
+        ),
         parts_s=Parts(
             compute=parts["compute"],
             exposed_comm=ExposedComm(**{name: parts[name] for name in ExposedComm.model_fields}),
@@ -276,20 +277,18 @@ def provenance(
     return ProvenanceShare(**{name: value / total for name, value in spent.items()})
 
 
-def interval_80_s(time_s: float, stack: Stack, share: ProvenanceShare) -> tuple[float, float]:
-    """Central 80 % of a log-normal around the prediction.
+def interval_80_s(
+    time_s: float, run: Run, parts_s: Mapping[str, float], share: ProvenanceShare
+) -> tuple[float, float]:
+    """Central 80 % of a log-normal around the prediction, wider on the side that reasons say.
 
-    Variances add up: the level of an unseen stack, the structure, and what rests on transferred
-    or assumed parameters in proportion to its share.
+    Variances add up: the reasons of the run (`dse.uncertainty`), and what rests on transferred or
+    assumed parameters in proportion to its share.
     """
-    variance = (
-        stack.level_sd**2
-        + stack.structure_sd**2
-        + (TRANSFERRED_SD * share.transferred) ** 2
-        + (ASSUMED_SD * share.assumed) ** 2
-    )
-    half = NORMAL_80 * math.sqrt(variance)
-    return time_s * math.exp(-half), time_s * math.exp(half)
+    shared = math.hypot(TRANSFERRED_SD * share.transferred, ASSUMED_SD * share.assumed)
+    fast, slow = spread(reasons(run, parts_s, time_s))
+    low, high = (NORMAL_80 * math.hypot(sd, shared) for sd in (fast, slow))
+    return time_s * math.exp(-low), time_s * math.exp(high)
 
 
 def inputs_sha256(workload: Workload, cluster: Cluster, stack: Stack, plan: Plan) -> str:

@@ -8,6 +8,7 @@ from search.cli.parse import Output
 
 if TYPE_CHECKING:
     from dse.report import Report
+    from dse.uncertainty import Run
 
 SCHEMA = "ridge-dse/compare/1"
 AGREES = 1e-9
@@ -18,6 +19,9 @@ def compare(a: str, b: str, /, *, output: Output = Output()) -> int:  # noqa: B0
 
     Both are recomputed by this version from the names and the plan that they hold, so that only
     what differs between them differs here. Of a `dse plan` result the best plan is taken.
+
+    How likely A is the faster one comes from joint draws: what both have in common (a stack's
+    level, a chip's kernels, a network's links) is drawn once for both.
 
     Parameters
     ----------
@@ -30,16 +34,19 @@ def compare(a: str, b: str, /, *, output: Output = Output()) -> int:  # noqa: B0
 
     refuse_existing(output.output, flag="--output", force=output.force)
     warnings: list[str] = []
-    first, second = _recomputed(a, warnings), _recomputed(b, warnings)
-    data = _differences(a, first, b, second)
+    (first, one), (second, other) = _recomputed(a, warnings), _recomputed(b, warnings)
+    data = _differences(a, first, b, second) | _odds(one, other)
     data["warnings"] = warnings
     deliver(data, output, _told(data, first, second))
     return 0
 
 
-def _recomputed(path: str, warnings: list[str]) -> Report:
-    from dse import Plan, evaluate
+def _recomputed(path: str, warnings: list[str]) -> tuple[Report, Run]:
+    from dse import Plan, evaluate, load_model, make_workload
     from dse.megatron import read_file
+    from dse.stacks import calibrated_stack
+    from dse.uncertainty import Run
+    from hwmodels import load_cluster
     from hwmodels.errors import ConfigError
     from search.cli.output import read_json
 
@@ -70,13 +77,16 @@ def _recomputed(path: str, warnings: list[str]) -> Report:
         raise ConfigError("plan is missing or not an object", file=path, field="plan")
     try:
         arguments = inputs.get("megatron_args")
-        model = read_file(arguments).model if isinstance(arguments, str) else text("model")
+        config = (
+            read_file(arguments).model if isinstance(arguments, str) else load_model(text("model"))
+        )
+        cluster = load_cluster(text("cluster"), num_chips=count("chips"))
+        stack = calibrated_stack(text("stack"), cluster.chip)
         report = evaluate(
-            model,
-            text("cluster"),
+            config,
+            cluster,
             Plan(**{key: value for key, value in fields.items() if key != "num_microbatches"}),
-            chips=count("chips"),
-            stack=text("stack"),
+            stack=stack,
             seq_length=count("seq_length"),
             precision=text("precision"),
             flop_convention=text("flop_convention"),  # type: ignore[arg-type]  # checked there
@@ -93,7 +103,21 @@ def _recomputed(path: str, warnings: list[str]) -> Report:
             f"{path}: saved as {before} s by version {saved.get('version')}, "
             f"recomputed as {report.step_time_s} s"
         )
-    return report
+    workload = make_workload(config, report.seq_length, report.precision)
+    return report, Run(workload, cluster, stack, report.plan)
+
+
+def _odds(first: Run, second: Run) -> dict[str, Any]:
+    """Which is faster, under draws that share what both have in common."""
+    from dse.uncertainty import compare as compare_runs
+
+    found = compare_runs(first, second)
+    return {
+        "a_is_faster_probability": found.a_is_faster,
+        "step_time_ratio_80": list(found.ratio_80),
+        "drawn_80_s": {"a": list(found.a_80_s), "b": list(found.b_80_s)},
+        "draws": found.draws,
+    }
 
 
 def _differences(a: str, first: Report, b: str, second: Report) -> dict[str, Any]:
@@ -162,6 +186,7 @@ def _told(data: dict[str, Any], first: Report, second: Report) -> str:
         f"B  {second.model} on {second.chips} x {second.cluster}: {headline(second)}",
         f"{verdict}: B takes {ratio:.4f} of A's time, bound by {second.bottleneck} "
         f"where A is bound by {first.bottleneck}",
+        *_sure(data),
         "",
     ]
     if data["changed"]:
@@ -184,6 +209,25 @@ def _told(data: dict[str, Any], first: Report, second: Report) -> str:
     title = "Memory of the fullest stage, GiB a device"
     lines.append(columns(("category", "A", "B", "B - A"), cells, title=title))
     return "\n".join(lines)
+
+
+def _sure(data: dict[str, Any]) -> list[str]:
+    """Odds, and both widths: of each time alone, and of their ratio under common draws."""
+    low, high = data["step_time_ratio_80"]
+    alone = ", ".join(
+        f"{name.upper()} {_percent(ends[0], data[name]['step_time_s'])} to "
+        f"{_percent(ends[1], data[name]['step_time_s'])}"
+        for name, ends in data["drawn_80_s"].items()
+    )
+    return [
+        f"A is faster in {100 * data['a_is_faster_probability']:.0f} % of {data['draws']} draws "
+        f"that share what both have in common; B / A is {low:.3f} to {high:.3f} (80 %)",
+        f"each alone (80 %): {alone}",
+    ]
+
+
+def _percent(value_s: float, middle_s: float) -> str:
+    return f"{100 * (value_s / middle_s - 1):+.0f} %"
 
 
 def _signed(delta_s: float) -> str:
