@@ -172,10 +172,11 @@ def block_cost(block: Block, shapes: Shapes, groups: Groups, pricing: Pricing) -
             core = core + amount if kept.core else core
     for edge in block.edges:
         saved = saved + _kept_whole(edge, shapes)
+    known: dict[tuple[str, str], collectives.Coefficients] = {}
     messages = [
         message
         for edge in block.edges
-        for message in _messages(edge, shapes, groups, pricing, dgrad_s)
+        for message in _messages(edge, shapes, groups, pricing, dgrad_s, known)
     ]
     return BlockCost(tuple(works), tuple(messages), saved, core)
 
@@ -386,16 +387,22 @@ def _messages(
     groups: Groups,
     pricing: Pricing,
     dgrad_s: Mapping[str, FloatArray],
+    known: dict[tuple[str, str], collectives.Coefficients],
 ) -> list[Message]:
-    """Every collective of one edge: forward, backward, and the gathers that backward repeats."""
+    """Every collective of one edge: forward, backward, and the gathers that backward repeats.
+
+    `known` holds the costs of a verb over a mesh dimension that earlier edges of the block met.
+    """
     passes = {"forward": edge.forward(), "backward": edge.backward(), "rebuild": edge.rebuild()}
     stack = pricing.stack
     found: list[Message] = []
     for direction, moves in passes.items():
         for move in moves:
             nbytes = edge.element_bytes * _elements(edge, shapes, move)
-            size, stride = groups[move.dim]
-            costs = group_costs(move.verb, pricing.hardware, size, stride)
+            call = (move.verb, move.dim)
+            if call not in known:
+                known[call] = group_costs(move.verb, pricing.hardware, *groups[move.dim])
+            costs = known[call]
             seconds, best = collectives.seconds(costs, nbytes)
             seconds = seconds * stack.network_factor
             if edge.link == "ep":
