@@ -48,7 +48,7 @@ FRUITLESS = 5
 CLIMBED = 64
 """Best designs whose neighbours may fill a batch."""
 WORST = 1e6
-POOLED = 128
+POOLED = 256
 """Most designs that one task of a pool judges."""
 
 

@@ -383,3 +383,52 @@ def test_the_dump_lists_every_design(tmp_path) -> None:
         assert row["feasible"] == (row["broken"] is None)
         assert (row["throughput"] is not None) == row["feasible"]
         assert row["tdp_w_low"] <= row["tdp_w"] <= row["tdp_w_high"]
+
+
+# The schema -------------------------------------------------------------------------------------
+
+
+def _schema() -> dict:
+    import hwmodels
+
+    path = Path(hwmodels.__file__).parent / "schemas" / "space.schema.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_schema_knows_the_keys_and_words_of_the_reader() -> None:
+    """Schema and reader accept and require the same."""
+    from hwmodels.accelerator.design import MEMORIES
+    from hwmodels.catalog.rules import technologies
+    from search import study_space
+    from search.economics import ECONOMICS_KEYS
+    from search.study_space import CAPS, OBJECTIVES
+
+    schema = _schema()
+    parts = schema["properties"]
+    provenance = {"source", "date", "status"}
+    assert set(parts) == set(study_space.TOP_KEYS)
+    assert set(parts["template"]["properties"]) == {*study_space.TEMPLATE_KEYS, *provenance}
+    assert set(parts["template"]["required"]) == set(study_space.TEMPLATE_KEYS) - set(
+        study_space.TEMPLATE_OPTIONAL
+    )
+    assert set(parts["network"]["properties"]) == {*study_space.NETWORK_KEYS, *provenance}
+    assert set(parts["constraints"]["properties"]) == {*CAPS, "deadline", *provenance}
+    assert set(parts["economics"]["properties"]) == {*ECONOMICS_KEYS, *provenance}
+    assert tuple(parts["objectives"]["items"]["enum"]) == OBJECTIVES
+    assert parts["template"]["properties"]["memory"]["oneOf"][0]["enum"] == list(MEMORIES)
+    assert parts["network"]["properties"]["scaleup_technology"]["enum"] == list(technologies())
+
+
+def test_the_schema_takes_the_units_of_the_parser() -> None:
+    """Every unit of a dimension passes, a bare number does not."""
+    import re
+
+    from hwmodels.units import UNITS
+
+    for name, entry in _schema()["$defs"].items():
+        dimension = name.removesuffix("_axis")
+        if dimension not in UNITS:
+            continue
+        pattern = entry["oneOf"][0]["pattern"]
+        assert all(re.search(pattern, f"1.5 {unit}") for unit in UNITS[dimension])
+        assert not re.search(pattern, "200")
