@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from dse.extrapolation import extrapolated
 from dse.items import CommItem, Itemised, OperatorItem
 from dse.memory import CATEGORIES, stage_bytes, state_by_category
 from dse.plan import Plan
@@ -166,6 +167,9 @@ def _report(
         )
     if cluster.estimated:
         warnings.append("estimated by rule: " + ", ".join(cluster.estimated))
+    beyond = extrapolated(workload, cluster, plan, operators, time_s)
+    if beyond:
+        warnings.append("extrapolated: " + "; ".join(beyond))
     ideal = sorted({name for name in governing(step, operators) if _is_ideal(cluster, name)})
     if ideal:
         warnings.append("a bound, not an estimate: 1.0 is taken for " + ", ".join(ideal))
