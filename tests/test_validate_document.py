@@ -19,6 +19,7 @@ from dse.validate.rows import bundled_rows
 from dse.validate.vocabulary import document, suspects
 from hwmodels.calibration.validate import validate_kernels
 
+STALE = "python -m dse.validate.document writes it anew"
 SMALL = ("Korthikanti", "SC21", "MLPerf", "Megatron-LM")
 
 
@@ -85,7 +86,9 @@ def test_page_holds_the_errors_of_small_sets(committed):
         if not errors[0]["rows"]:
             continue
         *cells, _ = headline_cells(entry, *errors)
-        assert "| " + " | ".join(cells) + " |" in committed
+        line = "| " + " | ".join(cells) + " |"
+        found = line in committed
+        assert found, f"{line} is not on the page; {STALE}"
         seen += 1
     assert seen == 5
 
@@ -93,7 +96,8 @@ def test_page_holds_the_errors_of_small_sets(committed):
 def test_page_holds_the_kernels(committed):
     """The kernels' tables on the page are those of this tree, coverage first."""
     parts = kernel_tables(validate_kernels())
-    assert "\n\n".join(parts) in committed
+    found = "\n\n".join(parts) in committed
+    assert found, f"the page has other kernel tables; {STALE}"
     assert "| class | chip | direction | rows |" in parts[2]
 
 
@@ -123,7 +127,7 @@ def test_page_is_regenerated_to_the_letter(committed, tmp_path):
     """The command writes the committed page."""
     fresh = tmp_path / "validation.md"
     write(fresh)
-    assert fresh.read_text(encoding="utf-8") == committed
+    assert fresh.read_text(encoding="utf-8") == committed, STALE
 
 
 # Sets of rows ---------------------------------------------------------------------------------

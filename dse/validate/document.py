@@ -85,8 +85,8 @@ def headline(kernels_only: Report, left_out: Report) -> list[str]:
         f"{left_out['evaluated']} of {left_out['rows']} rows evaluated "
         f"({number(left_out['evaluated_share_pct'])} %), which is "
         f"{number(100.0 * left_out['evaluated'] / stated)} % of the {stated} that state a batch, "
-        "a sequence length, a chip count, and a time or a rate; the others are refused by "
-        "reason, below.",
+        "a sequence length, a chip count, and a time or a rate "
+        f"(aim {about['evaluated_share']}); the others are refused by reason, below.",
         table(_HEADLINE_COLUMNS, rows),
         "Mean over families of sources, each alike: "
         f"{number(left_out['macro_mean_abs_error_pct'])} left out, "
@@ -178,6 +178,25 @@ def peers(kernels_only: Report, left_out: Report) -> list[str]:
     ]
 
 
+def _aimed(families: Mapping[str, Report]) -> str:
+    """Coverage and regret beside their aims, in words."""
+    about = document("headline")
+    least, most = about["coverage_80"]["least"], about["coverage_80"]["most"]
+    held = {name: entry["coverage_80_pct"] for name, entry in families.items()}
+    inside = sorted(name for name, share in held.items() if least <= share <= most)
+    narrow = sorted(name for name, share in held.items() if share < least)
+    wide = sorted(name for name, share in held.items() if share > most)
+    regrets = [families[name]["regret_pct"] for name in about["regret"]["families"]]
+    return (
+        f"Intervals of 80 % should hold {least} to {most} % of rows. They hold "
+        f"{number(float(np.mean(list(held.values()))))} % with families alike; inside: "
+        f"{', '.join(inside) or 'none'}; too narrow: {', '.join(narrow) or 'none'}; too wide: "
+        f"{', '.join(wide) or 'none'}. Regret over the groups of "
+        f"{' and '.join(about['regret']['families'])}: {number(float(np.mean(regrets)))} % "
+        f"(aim {about['regret']['most']})."
+    )
+
+
 _PEERS_COLUMNS = ("the line", "fair line", "kernels only", "left out", "note")
 
 
@@ -227,6 +246,7 @@ def published(left_out: Report) -> list[str]:
         "fastest measured, in per cent.",
         table(("source", "rows", "evaluated", "suspect", *heads), sources),
         "### Coverage of the intervals, by family left out",
+        _aimed(left_out["by_family"]),
         table(("family", "evaluated", *heads), families),
         "### Refused rows",
         table(("rows", "reason", "meaning"), refused),
