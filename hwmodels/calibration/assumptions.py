@@ -26,6 +26,9 @@ ASSUMPTIONS: Mapping[str, Parameter] = {
     "attention_cache_passes": _assumed(
         2.0, 1.0, 3.0, "passes", "one read and one write of k and v"
     ),
+    "conv_grouped_efficiency": _assumed(
+        0.4, 0.15, 0.8, "1", "of the vector rate; depthwise kernels reuse little; no row"
+    ),
     "memory_efficiency": _assumed(
         0.82, 0.4, 0.92, "1", "streams reach 0.8 to 0.9 on A100, H100; eager passes less on MI210"
     ),

@@ -43,6 +43,15 @@ SEARCH: Mapping[str, tuple[float, float, tuple[float, ...]]] = {
     "attention_backward_ratio": (0.4, 1.0, (0.9, 0.95)),
     "attention_cache_passes": (0.0, 8.0, (2.0, 2.0)),
     "attention_relative_rate": (0.02, 1.0, (0.5, 0.5)),
+    "conv_rate": (0.2, 1.0, (0.85, 0.7)),
+    "conv_strided_rate": (0.2, 1.0, (0.8, 0.6)),
+    "conv_misaligned_rate": (0.05, 1.0, (0.4, 0.3)),
+    "conv_winograd_rate": (0.2, 1.0, (0.8, 0.6)),
+    "conv_pointwise_rate": (0.2, 1.0, (0.9, 0.7)),
+    "conv_fill": (0.0, 2.0, (0.2, 0.6)),
+    "conv_tile": (0.0, 3.0, (0.6, 1.0)),
+    "conv_memory_efficiency": (0.2, 1.0, (0.75, 0.9)),
+    "conv_start_s": (5e-7, 6e-5, (8e-6, 1.6e-5)),
     "memory_efficiency": (0.3, 1.0, (0.85, 0.85)),
 }
 _LOGARITHMIC = ("matmul_boost_s",)
@@ -187,6 +196,8 @@ def shape_folds(observations: Sequence[Observation], folds: int) -> IntArray:
 def _shape(o: Observation) -> tuple[float, ...]:
     if o.kind == "matmul":
         return o.sizes[1:3]
+    if o.kind == "conv":
+        return o.sizes[1:]
     if o.kind in ("attention", "unfused attention"):
         return (o.sizes[3],)
     return (float(o.measured_s),)

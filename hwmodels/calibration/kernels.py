@@ -6,6 +6,7 @@ What is fitted on what:
                both kinds exist, timed alone and continuous; fp8 adds one efficiency
     attention  serving prefill (A100, H100) and, on the A100, forward + backward bars, which also
                give the softmax cost (two head sizes) and the backward rate
+    conv       V100 only, each precision and direction alone, relative to the silicon's matmuls
     memory     stream rows
     one row    silicons with only a published best matmul take its level and their family's shape
 
@@ -25,6 +26,7 @@ from hwmodels.calibration import predict, rows
 from hwmodels.calibration.assumptions import DEFAULTS, SYSTOLIC_SHAPE
 from hwmodels.calibration.fit import Fit
 from hwmodels.calibration.rows import Observation
+from hwmodels.kernels import conv
 from hwmodels.table import FloatArray
 
 SIXTEEN_BIT = ("bf16", "fp16")
@@ -49,6 +51,15 @@ SUSTAINED_SILICONS = ("ga100", "gh100")
 NVIDIA = ("ga100", "gh100", "gb100", "gv100")
 BEST_ONLY = ("mi300x", "mi355x", "gaudi2", "gaudi3")
 ATTENTION_SILICONS = ("ga100", "gh100")
+CONV_SILICONS = ("gv100",)
+CONV_STEMS = (
+    "conv_rate",
+    "conv_strided_rate",
+    "conv_fill",
+    "conv_tile",
+    "conv_memory_efficiency",
+    "conv_start_s",
+)
 _CONTINUOUS_WEIGHT = 3.0  # a handful of continuous rows against hundreds timed alone
 
 def select(
@@ -155,6 +166,39 @@ def implementation_fits(
     return fits
 
 
+def conv_free(precision: str, direction: conv.Direction) -> list[str]:
+    """Free parameters of the convolutions of one precision and direction."""
+    own = f"{precision}.{direction}"
+    names = [f"{stem}.{own}" for stem in CONV_STEMS]
+    if precision == "fp32":
+        names.append(f"conv_winograd_rate.{direction}")
+        return [*names, "conv_pointwise_rate.fp32.wgrad"] if direction == "wgrad" else names
+    return [*names, "conv_misaligned_rate"] if direction == "forward" else names
+
+
+def conv_rows(
+    observations: Sequence[Observation], silicon: str, precision: str, direction: str
+) -> list[Observation]:
+    """Rows of convolutions of a silicon in one precision and direction."""
+    chosen = select(observations, "conv", silicon, (precision,))
+    return [o for o in chosen if o.direction == direction]
+
+
+def conv_fits(
+    observations: Sequence[Observation], silicon: str, fixed: Mapping[str, float]
+) -> dict[str, Fit]:
+    """Each precision and direction alone; odd channels take one rate, the forward pass's."""
+    fits: dict[str, Fit] = {}
+    known = dict(fixed)
+    for precision in conv.PRECISIONS:
+        for direction in conv.DIRECTIONS:
+            chosen = conv_rows(observations, silicon, precision, direction)
+            free = {name: [name] for name in conv_free(precision, direction)}
+            found = fits[f"conv.{precision}.{direction}"] = fitting.fit(chosen, free, known)
+            known |= found.values
+    return fits
+
+
 def memory_fit(observations: Sequence[Observation], silicon: str) -> Fit:
     """Share of the nominal memory rate that streams reach."""
     chosen = select(observations, "memory rate", silicon)
@@ -192,6 +236,11 @@ def fit_silicons() -> Mapping[str, Mapping[str, Fit]]:
             extra = select(observations, "matmul", silicon, (dtype,))
             if extra and dtype not in dtypes:
                 found[f"matmul.{dtype}"] = _other_dtype(extra, dtype, dtypes[0], found["matmul"])
+    for silicon in CONV_SILICONS:
+        found = fits[silicon]
+        fixed = {**DEFAULTS, **found["matmul.fp32"].values, **found["matmul"].values}
+        fixed |= {f"matmul_sustained.{dtype}": 1.0 for dtype in conv.PRECISIONS}
+        found |= conv_fits(observations, silicon, fixed)
     for silicon in ATTENTION_SILICONS:
         found = fits[silicon]
         found["memory"] = memory_fit(observations, silicon)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.calibration.rows import Device, Observation
-from hwmodels.kernels import attention, matmul, pointwise
+from hwmodels.kernels import attention, conv, matmul, pointwise
 from hwmodels.kernels.parameters import columns_with_defaults
 from hwmodels.table import FloatArray, HardwareTable, IntArray
 
@@ -92,22 +92,23 @@ def _group_seconds(group: Group, parameters: Mapping[str, float]) -> FloatArray:
     if row.kind == "matmul":
         m, n, k, batch = sizes
         return _only(matmul.seconds(hw, m, n, k, batch, dtype=row.dtype, burst=row.burst))
+    if row.kind == "conv":
+        shape = conv.Convolution(*sizes)
+        return _only(conv.seconds(hw, shape, dtype=row.dtype, direction=conv_direction(row)))
     if row.kind in ("pass", "memory rate"):
         return _only(pointwise.seconds(hw, sizes[0]))
     directions = _BOTH if row.direction == "both" else (row.direction,)
     total = np.zeros(group.index.size)
     batch, heads, kv_heads, seq_q, seq_kv, head_dim, fraction = sizes
-    shape = (batch, heads, kv_heads, seq_q, seq_kv, head_dim)
+    query = (batch, heads, kv_heads, seq_q, seq_kv, head_dim)
     for direction in directions:
         way: attention.Direction = "forward" if direction == "forward" else "backward"
         if row.kind == "unfused attention":
-            total += _only(
-                attention.unfused_seconds(hw, *shape, dtype=row.dtype, direction=way)
-            )
+            total += _only(attention.unfused_seconds(hw, *query, dtype=row.dtype, direction=way))
         else:
             fused = attention.seconds(
                 hw,
-                *shape,
+                *query,
                 pairs_fraction=fraction,
                 dtype=row.dtype,
                 direction=way,
@@ -119,6 +120,11 @@ def _group_seconds(group: Group, parameters: Mapping[str, float]) -> FloatArray:
         copied = copies * 4.0 * batch * seq_kv * kv_heads * head_dim  # keys and values, 2 B each
         total += copied / (row.device.memory_bytes_per_s * parameters["memory_efficiency"])
     return total
+
+
+def conv_direction(o: Observation) -> conv.Direction:
+    """The direction of a convolution's row, as its model names it."""
+    return next(known for known in conv.DIRECTIONS if known == o.direction)
 
 
 def _only(of_rows: FloatArray) -> FloatArray:

@@ -20,11 +20,11 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 
 from hwmodels.errors import ConfigError
+from hwmodels.kernels.conv import Convolution
 
-KernelClass = Literal["matmul", "attention", "unfused attention", "pass", "memory rate"]
+KernelClass = Literal["matmul", "conv", "attention", "unfused attention", "pass", "memory rate"]
 
 REFUSALS = {
-    "convolution": "convolutions have no kernel model yet",
     "sparse attention": "attention with learned or compressed indices is not modelled",
     "configuration not stated": "a size, the mask or the direction is not printed",
     "no time or rate": "neither a time nor a rate is printed",
@@ -36,7 +36,7 @@ REFUSALS = {
 
 # Sources whose rows may set parameters; the others only judge. So do a silicon with two rows, and
 # unfused attention, whose traffic is counted and not fitted.
-FIT_SOURCES = ("AIC", "AICA", "AZ", "MAMF", "FA", "DB")
+FIT_SOURCES = ("AIC", "AICA", "AZ", "MAMF", "FA", "DB", "DBC")
 JUDGED_SILICONS = ("gb110",)
 # Sources that time one kernel at a time at whatever clock it gets; the others run continuously.
 BURST_SOURCES = ("AIC",)
@@ -60,6 +60,12 @@ _IMPLEMENTATIONS = {
     "FlashAttention Triton": "triton",
     "xformers": "xformers",
 }
+# Sizes of a convolution as the notes print them, width before height.
+_CONVOLUTION = re.compile(
+    r"W=(\d+) H=(\d+) C=(\d+) K=(\d+) filter (\d+)x(\d+) pad (\d+),(\d+) stride (\d+),(\d+)"
+    r"(?: groups (\d+))?"
+)
+_CONVOLUTION_DIRECTIONS = {"fwd": "forward", "bwd_data": "dgrad", "bwd_weight": "wgrad"}
 _PASSES = ("softmax", "layernorm", "gelu")
 _PASS_BYTES_PER_ELEMENT = 4.0  # fp16 in and out
 _STREAM_BYTES = 1e9  # a rate is judged on any size that hides the launch
@@ -94,10 +100,11 @@ class Observation:
         kernel: The operator as printed.
         kind: Class of the kernel.
         dtype: Element type.
-        sizes: (m, n, k, batch) of a matmul; (batch, heads, kv heads, queries, keys, head size,
+        sizes: (m, n, k, batch) of a matmul; the fields of `hwmodels.kernels.conv.Convolution` in
+            order; (batch, heads, kv heads, queries, keys, head size,
             share of pairs) of attention; (bytes,) of a pass or stream.
         measured_s: Seconds.
-        direction: `forward`, `backward` or `both`.
+        direction: `forward`, `backward` or `both`; of a convolution see its model.
         implementation: Of attention, see `hwmodels.kernels.attention`.
         burst: Timed alone, at a clock above the sustained one.
         writes_cache: The time includes copying keys and values to a cache.
@@ -221,8 +228,6 @@ def _observation(row: Mapping[str, Any]) -> Observation | str:
     kernel = (row.get("kernel") or "").lower()
     if row.get("verified") == "memory":
         return "recalled"
-    if kernel.startswith("conv"):
-        return "convolution"
     if "sparse" in kernel:
         return "sparse attention"
     device = devices().get(row.get("hardware") or "")
@@ -254,6 +259,8 @@ def _observation(row: Mapping[str, Any]) -> Observation | str:
         return "unknown dtype"
     if kernel == "gemm":
         return _matmul(row, common, dtype)
+    if kernel == "conv2d":
+        return _convolution(row, common, dtype)
     if kernel == "attention":
         return _attention(row, common, dtype)
     if kernel in _PASSES:
@@ -284,6 +291,35 @@ def _matmul(row: Mapping[str, Any], common: dict[str, Any], dtype: str) -> Obser
         measured_s=measured_s,
         burst=common["prefix"] in BURST_SOURCES,
         suspect=suspect,
+    )
+
+
+def _convolution(row: Mapping[str, Any], common: dict[str, Any], dtype: str) -> Observation | str:
+    batch = _number(row, "batch")
+    printed = _CONVOLUTION.search(row.get("notes") or "")
+    direction = _CONVOLUTION_DIRECTIONS.get(row.get("direction") or "")
+    if batch is None or printed is None or direction is None:
+        return "configuration not stated"
+    width, height, inputs, outputs, kernel_w, kernel_h, pad_w, pad_h, stride_w, stride_h = (
+        float(text) for text in printed.groups()[:10]
+    )
+    groups = float(printed.group(11) or 1)
+    window = (kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w)
+    sizes = (batch, height, width, inputs, outputs, *window, groups)
+    try:
+        flop = float(Convolution(*sizes).flop)
+    except ConfigError:
+        return "configuration not stated"
+    measured_s = _seconds(row, flop)
+    if measured_s is None:
+        return "no time or rate"
+    return Observation(
+        **common,
+        kind="conv",
+        dtype=dtype,
+        sizes=sizes,
+        measured_s=measured_s,
+        direction=direction,
     )
 
 

@@ -21,12 +21,13 @@ import numpy as np
 
 from hwmodels.calibration import predict, rows
 from hwmodels.calibration.rows import Observation, Refused
-from hwmodels.kernels import attention, matmul, parameters, pointwise
+from hwmodels.kernels import attention, conv, matmul, parameters, pointwise
 from hwmodels.table import FloatArray
 
 # Prefixes of the parameters that each class reads.
 _READS: Mapping[str, tuple[str, ...]] = {
     "matmul": ("matmul_",),
+    "conv": ("matmul_", "conv_"),
     "attention": ("attention_", "memory_efficiency"),
     "unfused attention": ("matmul_", "memory_efficiency", "pointwise_start_s"),
     "pass": ("memory_efficiency", "pointwise_start_s"),
@@ -42,6 +43,8 @@ UNMEASURED = (
     ("grouped matmul", "both"),
     ("matmul in fp4", "both"),
     ("attention backward, except on the A100", "backward"),
+    ("convolution, except on the V100", "all"),
+    ("grouped and depthwise convolution", "all"),
     ("softmax, norm and activation backward", "backward"),
 )
 
@@ -183,15 +186,18 @@ def _roofline(group: predict.Group, values: Mapping[str, float]) -> FloatArray:
         m, n, k, batch = group.sizes
         floor: FloatArray = matmul.roofline_seconds(hw, m, n, k, batch, dtype=row.dtype)[0]
         return floor
+    if row.kind == "conv":
+        shape, way = conv.Convolution(*group.sizes), predict.conv_direction(row)
+        return np.asarray(conv.roofline_seconds(hw, shape, dtype=row.dtype, direction=way)[0])
     if row.kind in ("pass", "memory rate"):
         return np.asarray(pointwise.roofline_seconds(hw, group.sizes[0])[0], dtype=float)
-    *shape, fraction = group.sizes
+    *query, fraction = group.sizes
     total = np.zeros(group.index.size)
-    ways: tuple[attention.Direction, ...] = ("forward", "backward")
-    for way in ways:
-        if row.direction in (way, "both"):
+    passes: tuple[attention.Direction, ...] = ("forward", "backward")
+    for one in passes:
+        if row.direction in (one, "both"):
             total += attention.roofline_seconds(
-                hw, *shape, pairs_fraction=fraction, dtype=row.dtype, direction=way
+                hw, *query, pairs_fraction=fraction, dtype=row.dtype, direction=one
             )[0]
     return total
 
@@ -254,6 +260,11 @@ def _record(
         assumed.append("the time includes copying keys and values to a cache")
     if o.call_s:
         assumed.append("whole calls are timed; the shortest of the sweep is what a call costs")
+    if o.kind == "conv":
+        assumed.append("no change of layout is timed")
+        own = {s for name, s in status.items() if name.startswith("conv_")}
+        if parameters.MEASURED not in own:
+            assumed.append("convolution parameters are those of another silicon")
     if o.kind == "pass":
         assumed.append("one launch that reads and writes each 16-bit element once")
     return {

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 from hwmodels.calibration import kernels, rows
@@ -20,7 +21,7 @@ from hwmodels.calibration.assumptions import (
 )
 from hwmodels.calibration.fit import Fit
 from hwmodels.calibration.rows import Observation
-from hwmodels.kernels import parameters
+from hwmodels.kernels import conv, parameters
 from hwmodels.kernels.parameters import ASSUMED, MEASURED, TRANSFERRED, Parameter
 
 UNITS = {
@@ -34,6 +35,9 @@ UNITS = {
     "attention_block_occupancy": "blocks per core",
     "attention_diagonal": "keys",
     "attention_cache_passes": "passes",
+    "conv_start_s": "s",
+    "conv_fill": "times matmul_k0",
+    "conv_tile": "times matmul_tile_half",
 }
 NOTES = {
     "ga100": "A100, A800",
@@ -51,7 +55,9 @@ NOTES = {
     "generic": "makers without any row",
 }
 _FAMILY_MARGIN = 0.05  # beyond what the silicons of a family span
+_CONV_MARGIN = 0.25  # from one silicon to another, and its library ten years on
 _DIGITS = 4
+_ZERO = 1e-8  # a fit that ends below it ends at its bound
 
 File = dict[str, Parameter]
 
@@ -105,6 +111,12 @@ def held_out_rows(observations: Sequence[Observation]) -> dict[str, tuple[float,
                 chosen = kernels.select(observations, "matmul", silicon, (dtype,))
                 for o, second in zip(chosen, found[part].held_out_s, strict=True):
                     out[o.id] = (float(second), float("nan"))
+        if silicon in kernels.CONV_SILICONS:
+            for precision, direction in product(conv.PRECISIONS, conv.DIRECTIONS):
+                chosen = kernels.conv_rows(observations, silicon, precision, direction)
+                held_out_s = found[f"conv.{precision}.{direction}"].held_out_s
+                for o, second in zip(chosen, held_out_s, strict=True):
+                    out[o.id] = (float(second), float("nan"))
         if "attention" in found:
             chosen = kernels.attention_rows(observations, (silicon,))
             for o, second in zip(chosen, found["attention"].held_out_s, strict=True):
@@ -125,7 +137,7 @@ def _silicon_file(
     for part, found in fits.items():
         kind, _, dtype = part.partition(".")
         kind = {"memory": "memory rate", "attention_relative_rate": "attention"}.get(kind, kind)
-        chosen = [o for o in used if o.kind == kind and dtype in ("", o.dtype, o.implementation)]
+        chosen = [o for o in used if o.kind == kind and dtype in _parts(o)]
         if part == "matmul":
             chosen = [o for o in chosen if o.dtype in kernels.MATMUL_SILICONS[silicon]]
         source = "; ".join(sorted({o.source for o in chosen}))
@@ -139,6 +151,11 @@ def _silicon_file(
         if sustained not in entries:
             entries[sustained] = _same_clock(entries, silicon) or SUSTAINED_UNKNOWN
     return entries
+
+
+def _parts(o: Observation) -> tuple[str, ...]:
+    """What may follow the class in the name of a fit that the row has part in."""
+    return ("", o.dtype, o.implementation, f"{o.dtype}.{o.direction}")
 
 
 def _same_clock(entries: File, silicon: str) -> Parameter | None:
@@ -175,6 +192,7 @@ def _nvidia_file(
                 entry.source,
                 entry.data,
             )
+    entries |= _conv_family(files["gv100"])
     main = entries["matmul_efficiency.bf16"]
     for dtype, (ratio, low, high, why) in EFFICIENCY_OVER_16_BIT.items():
         name = f"matmul_efficiency.{dtype}"
@@ -189,6 +207,17 @@ def _nvidia_file(
         entries[f"matmul_sustained.{dtype}"] = replace(
             entries["matmul_sustained.bf16"], status=ASSUMED, source="as 16 bit"
         )
+    return entries
+
+
+def _conv_family(measured: File) -> File:
+    """Convolutions of one silicon for its family, at a range for the step to another."""
+    entries: File = {}
+    for name, entry in measured.items():
+        if name.startswith("conv_"):
+            low, high = (1 - _CONV_MARGIN) * entry.low, (1 + _CONV_MARGIN) * entry.high
+            source = "V100's, relative to the matmuls of each silicon; " + entry.source
+            entries[name] = _entry(name, entry.value, low, high, TRANSFERRED, source, entry.data)
     return entries
 
 
@@ -219,6 +248,9 @@ def _generic_file(family: File) -> File:
         elif name not in ASSUMPTIONS:
             low, high = 2 * entry.low - entry.value, 2 * entry.high - entry.value
             source = "NVIDIA's, with twice the range"
+            if name.startswith("conv_"):  # a range that is wide already would reach to nothing
+                low, high = 0.5 * entry.low, 1.5 * entry.high
+                source = "NVIDIA's, with half of its lower and 1.5 times its upper end"
             entries[name] = _entry(name, entry.value, low, high, ASSUMED, source)
     return entries
 
@@ -231,7 +263,7 @@ def _mean(files: Mapping[str, File], name: str) -> float:
 def _entry(
     name: str, value: float, low: float, high: float, status: str, source: str, data: str = ""
 ) -> Parameter:
-    unit = UNITS.get(name, "1")
+    unit = UNITS.get(name.partition(".")[0], "1")
     value = _rounded(value)
     ceiling = 1.0 if unit == "1" else float("inf")
     return Parameter(
@@ -255,7 +287,7 @@ def _write_held_out(path: Path, observations: Sequence[Observation]) -> None:
 
 
 def _rounded(value: float) -> float:
-    return 0.0 if abs(value) < 1e-9 else float(f"{value:.{_DIGITS}g}")
+    return 0.0 if abs(value) < _ZERO else float(f"{value:.{_DIGITS}g}")
 
 
 def _write(path: Path, name: str, entries: File) -> None:

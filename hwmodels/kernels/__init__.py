@@ -1,4 +1,4 @@
-from hwmodels.kernels import attention, matmul, optimizer, parameters, pointwise
+from hwmodels.kernels import attention, conv, matmul, optimizer, parameters, pointwise
 from hwmodels.kernels.parts import KernelParts
 
-__all__ = ["KernelParts", "attention", "matmul", "optimizer", "parameters", "pointwise"]
+__all__ = ["KernelParts", "attention", "conv", "matmul", "optimizer", "parameters", "pointwise"]
