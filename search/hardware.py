@@ -35,9 +35,11 @@ from search.study import (
 )
 from search.study_space import StudySpace, load_space
 
+LEAST_RESOLVED = 16
+"""Designs that are solved over the full plan space: those of the front, and of the next fronts
+behind it until there are so many, since the full space may change the order."""
 MOST_RESOLVED = 64
-"""Designs of a front that are solved over the full plan space; the rest keep their compact plan.
-"""
+"""Designs of a front that are; the rest keep their compact plan."""
 
 
 def explore(
@@ -98,7 +100,7 @@ def explore(
     front = _front(judge, outcome, full_plans=full_plans)
     compared = rivals_of(judge, front, seed=seed)
     warnings = [*compared.warnings]
-    if len(front.rows) > MOST_RESOLVED:
+    if full_plans and len(front.rows) > MOST_RESOLVED:
         warnings.append(
             f"of {len(front.rows)} designs of the front, {MOST_RESOLVED} were solved in full"
         )
@@ -153,15 +155,20 @@ def broken(verdicts: Verdicts) -> dict[str, int]:
     return counts
 
 
-def front_of(judge: Judge, verdicts: Verdicts) -> NDArray[np.intp]:
+def fronts_of(judge: Judge, verdicts: Verdicts, least: int) -> NDArray[np.intp]:
     """Rows of the feasible designs that no other beats in one objective without losing in
-    another, the best of the first objective first."""
+    another, the best of the first objective first; then those of the front behind it, and so on
+    until there are `least`."""
     space = judge.space
-    feasible = np.flatnonzero(verdicts.feasible)
-    values = values_of(space, verdicts)[feasible]
+    left = np.flatnonzero(verdicts.feasible)
+    values = values_of(space, verdicts)
     scored = np.stack([scores(o, values[:, i]) for i, o in enumerate(space.objectives)], axis=1)
-    rows: NDArray[np.intp] = feasible[front_rows(scored)]
-    return rows
+    found: list[NDArray[np.intp]] = []
+    while len(left) and sum(map(len, found)) < least:
+        front = left[front_rows(scored[left])]
+        found.append(front if not found else front[: least - sum(map(len, found))])
+        left = np.setdiff1d(left, front, assume_unique=True)
+    return np.concatenate(found)
 
 
 def _front(judge: Judge, outcome: Outcome, *, full_plans: bool) -> Front:
@@ -174,5 +181,5 @@ def _front(judge: Judge, outcome: Outcome, *, full_plans: bool) -> Front:
         raise InfeasibleError(
             f"none of {len(verdicts)} designs meets every constraint; broken first: {listed}"
         )
-    rows = front_of(judge, verdicts)
+    rows = fronts_of(judge, verdicts, LEAST_RESOLVED if full_plans else 1)
     return solve_front(judge, verdicts, rows, most=MOST_RESOLVED if full_plans else 0)

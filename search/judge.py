@@ -272,13 +272,14 @@ def _rounded(over: FloatArray) -> FloatArray:
 
 def _hfu(job: TrainingJob, best: BestPlans, peak_flop_per_s: FloatArray) -> FloatArray:
     """(H,) share of the peak that executed operations use, recomputation included."""
-    executed = np.array([_executed(job, word) for word in RECOMPUTE], dtype=float)
+    executed = np.array([executed_flop(job, word) for word in RECOMPUTE], dtype=float)
     flop = executed[best.plans[:, AXES.index("recompute")].clip(min=0)]
     used: FloatArray = flop / (best.step_time_s * peak_flop_per_s)
     return used
 
 
-def _executed(job: TrainingJob, recompute: str) -> int:
+def executed_flop(job: TrainingJob, recompute: str) -> int:
+    """Operations of a step, recomputation included, of which a causal mask skips half."""
     return hardware_flop(
         job.workload.config,
         job.workload.seq_length,

@@ -85,6 +85,7 @@ def _draw(axes: Axes, result: SearchResult) -> None:
         [row[up] for row in rows],
         s=8,
         color="0.75",
+        rasterized=True,
         label=f"{len(rows)} feasible designs",
     )
     front = sorted(result.front, key=lambda entry: _at(entry, across))

@@ -29,8 +29,8 @@ from hwmodels.network import Cluster
 from hwmodels.table import FloatArray, HardwareTable
 from search.designs import catalogued
 from search.front import Front, full_plans
-from search.judge import Judge, finite_or_none
-from search.objectives import Bills, aggregated, best_known, metrics, scores
+from search.judge import Judge, executed_flop, finite_or_none
+from search.objectives import Bills, aggregated, best_known, front_rows, metrics, scores
 from search.result import Entry, ModelResult, Range
 from search.sensitivity import elasticities
 
@@ -120,25 +120,38 @@ def rivals_of(judge: Judge, front: Front, *, seed: int) -> Compared:
         front=tuple(ranked),
         rivals=tuple(_entry(judge, rival, drawn, best, {}) for rival, drawn in against),
         elasticities={
-            job.model: elasticities(
-                job.workload,
-                space.stack_on(winner.silicon),
-                HardwareTable.of([winner.cluster]),
-                report.plan,
-            )
-            for job, report in zip(space.jobs, winner.reports, strict=True)
+            job.model: _elasticities(judge, winner, place) for place, job in enumerate(space.jobs)
         },
         warnings=tuple(warnings),
     )
 
 
-def _ranked(judge: Judge, entries: list[Entry]) -> list[Entry]:
-    """Best of the first objective first: the full plan space may have changed the order."""
-    name = judge.space.objectives[0]
-    order = np.argsort(
-        [-scores(name, np.array(entry.values[name])) for entry in entries], kind="stable"
+def _elasticities(judge: Judge, machine: Machine, place: int) -> dict[str, float]:
+    """Of one model on a machine, levels by their names."""
+    slopes = elasticities(
+        judge.space.jobs[place].workload,
+        judge.space.stack_on(machine.silicon),
+        HardwareTable.of([machine.cluster]),
+        machine.reports[place].plan,
     )
-    return [entries[i] for i in order]
+    named: dict[str, float] = {}
+    for name, slope in slopes.items():
+        head, _, rest = name.partition(".")
+        if head == "level":
+            level, _, rest = rest.partition(".")
+            name = f"{machine.cluster.levels[int(level)].name}.{rest}"
+        named[name] = slope
+    return named
+
+
+def _ranked(judge: Judge, entries: list[Entry]) -> list[Entry]:
+    """Those that none beats, best of the first objective first: the full plan space may have
+    changed the order."""
+    scored = [
+        [float(scores(name, np.array(entry.values[name]))) for name in judge.space.objectives]
+        for entry in entries
+    ]
+    return [entries[row] for row in front_rows(np.array(scored))]
 
 
 def _design(judge: Judge, front: Front, row: int) -> Machine:
@@ -285,7 +298,13 @@ def _valued(
     """Objective to (S,) values of one machine at (S, W) step times."""
     space = judge.space
     tokens = np.array([job.tokens_per_step for job in space.jobs], dtype=float)
-    flop = np.array([report.hardware_flop for report in machine.reports], dtype=float)
+    flop = np.array(
+        [
+            executed_flop(job, report.plan.recompute)
+            for job, report in zip(space.jobs, machine.reports, strict=True)
+        ],
+        dtype=float,
+    )
     precision = space.jobs[0].workload.precision
     peak = machine.cluster.chip.peak_flop_per_s[precision] * machine.cluster.num_chips
     bills = Bills(

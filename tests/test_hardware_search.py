@@ -282,6 +282,20 @@ def test_a_study_of_two_models_judges_each_at_its_own_plan():
     assert result.best.values["throughput"] == pytest.approx(max(reached))
 
 
+def test_no_design_of_the_front_beats_another():
+    """Solved in full, the front is a front again, and its first is the best of the first
+    objective."""
+    text = SPACE.replace("[throughput]", "[throughput, throughput_per_usd]")
+    result = explore(space(text), trials=60, sampler="nsga2")
+    values = np.array(
+        [[entry.values[o.name] for o in result.objectives] for entry in result.front]
+    )
+    assert front_rows(values).tolist() == list(range(len(values)))
+    assert result.best == result.front[0]
+    for entry in result.front:
+        assert entry.models[0].step_time_s <= entry.models[0].compact_step_time_s
+
+
 def test_front_rows_by_hand():
     """Beaten in both, or equal: out; the best of the first objective leads."""
     scores = np.array([[1.0, 5.0], [3.0, 3.0], [2.0, 2.0], [3.0, 3.0], [4.0, 1.0]])
@@ -316,6 +330,16 @@ def test_the_study_finds_the_optimum_of_brute_force_over_designs_and_plans():
     result = explore(judge.space, full_plans=False)
     tokens = judge.space.jobs[0].tokens_per_step
     assert result.best.values["throughput"] == tokens / fastest
+
+
+@pytest.mark.parametrize(
+    "objective", ["throughput", "throughput_per_w", "throughput_per_usd", "energy_per_token"]
+)
+def test_what_is_shown_is_what_was_searched(objective):
+    """At its compact plan the winner has the value that the history ends with."""
+    result = explore(space(SPACE.replace("[throughput]", f"[{objective}]")), full_plans=False)
+    shown, searched = result.best.values[objective], result.history[-1].value
+    assert shown == pytest.approx(searched, rel=1e-12)
 
 
 def test_the_deadline_is_a_constraint():

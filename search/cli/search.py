@@ -225,7 +225,9 @@ def _gains(result: SearchResult) -> str:
     """The three resources whose growth shortens a step most, in per cent of its time."""
     slopes = next(iter(result.elasticities.values()))
     named = sorted(slopes.items(), key=lambda item: item[1])[:3]
-    return ", ".join(f"{name.replace('_', ' ')} {slope:+.2f} %" for name, slope in named)
+    return ", ".join(
+        f"{name.replace('_', ' ').replace('.', ' ')} {slope:+.2f} %" for name, slope in named
+    )
 
 
 def _against(result: SearchResult) -> list[str]:
