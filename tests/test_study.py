@@ -432,3 +432,73 @@ def test_the_schema_takes_the_units_of_the_parser() -> None:
         pattern = entry["oneOf"][0]["pattern"]
         assert all(re.search(pattern, f"1.5 {unit}") for unit in UNITS[dimension])
         assert not re.search(pattern, "200")
+
+
+# Drawings and the other command ------------------------------------------------------------------
+
+
+def test_a_drawing_that_cannot_be_made_is_refused_before_the_search(tmp_path) -> None:
+    """The kind of file is checked at the door."""
+    from search.report_front import check_plot
+
+    with pytest.raises(ConfigError) as caught:
+        check_plot(str(tmp_path / "front.gif"))
+    assert caught.value.allowed == [".svg", ".png", ".pdf"]
+
+
+@pytest.mark.parametrize("objectives", ["[throughput]", "[throughput, energy_per_token]"])
+def test_the_front_is_drawn(objectives: str, tmp_path) -> None:
+    """SVG and PNG of one objective against money, and of two against one another."""
+    pytest.importorskip("matplotlib")
+    from search.report_front import plot_front
+
+    text = SPACE.replace("[throughput]", objectives) + "compare: [dgx-h100]\n"
+    result = explore(space_of(text), trials=20, full_plans=False)
+    for kind, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        path = tmp_path / f"front{kind}"
+        plot_front(result, str(path))
+        assert path.read_bytes().startswith(start)
+
+
+def test_sensitivity_prints_elasticities_of_a_plan(capsys) -> None:
+    """By the best plan, by a given plan, and replanned; a misuse is refused by its flag."""
+    from search.cli import main
+
+    job = ["sensitivity", "gpt3-1.3b", "dgx-h100", "--chips", "16", "--global-batch-size", "64"]
+    assert main([*job, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert best["elasticities"]["peak_flop_per_s"] < 0
+    assert best["levels"]["level.0"].startswith("nvlink")
+    assert -1.01 < best["sum_of_rates"] < 0
+    assert main([*job, "--tp", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["tp"] == 8
+    assert main([*job, "--replan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan_of_each_row"] == "best"
+    assert main([*job, "--replan", "--tp", "8"]) == 2
+    assert main(job[:-2]) == 2
+    assert "--global-batch-size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("missing.yaml",), 2, "cannot be read"),
+        (("s.yaml", "--sampler", "magic"), 2, "no sampler is called 'magic'"),
+        (("s.yaml", "--workers", "0"), 2, "zero is not allowed"),
+        (("s.yaml", "--trials", "0"), 2, "zero is not allowed"),
+        (("s.yaml", "--dump", "d.txt"), 2, "neither .csv nor .json"),
+        (("s.yaml", "--plot", "front.gif"), 2, "cannot draw"),
+        (("s.yaml", "--study", "../up"), 2, "not a name"),
+        (("s.yaml", "--storage", "none/s.journal"), 2, "folder does not exist"),
+        (("s.yaml", "--storage", "nosuch://x"), 2, "cannot open the storage"),
+    ],
+)
+def test_misuse_is_refused_by_one_line(words, code, said, tmp_path, monkeypatch, capsys) -> None:
+    """Exit code 2 and what is wrong; nothing is left behind."""
+    from search.cli import main
+
+    (tmp_path / "s.yaml").write_text(SPACE)
+    monkeypatch.chdir(tmp_path)
+    assert main(["search", "run", *words]) == code
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]

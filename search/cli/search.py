@@ -81,8 +81,9 @@ def run(
         raise ConfigError(f"--dump {dump!r} is neither .csv nor .json", field="--dump", value=dump)
     if plot is not None:
         check_plot(plot)
-    if workers == 0 or trials == 0:
-        raise ConfigError("zero is not allowed", field="--workers" if trials else "--trials")
+    for flag, count in (("--workers", workers), ("--trials", trials)):
+        if count == 0:
+            raise ConfigError(f"{flag}: zero is not allowed", field=flag, value=count)
     known = load_space(space)
     name = study or Path(space).stem
     if not name or "/" in name or name.startswith("."):
