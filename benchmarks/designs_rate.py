@@ -25,11 +25,13 @@ import numpy as np  # noqa: E402
 
 from dse.rules import Job  # noqa: E402
 from hwmodels.sourced import document  # noqa: E402
+from search.executors import evaluator  # noqa: E402
 from search.judge import Judge, relative_excess  # noqa: E402
 from search.samplers import Choice, spread_designs  # noqa: E402
 from search.space import PlanSpace, named_space  # noqa: E402
-from search.study import NotKept, StudyLoop, evaluator  # noqa: E402
-from search.study_space import StudySpace, read_space  # noqa: E402
+from search.space_file import read_space  # noqa: E402
+from search.study import NotKept, StudyLoop  # noqa: E402
+from search.study_space import StudySpace  # noqa: E402
 
 SPACE = """
 kind: space

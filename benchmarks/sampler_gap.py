@@ -22,8 +22,8 @@ import numpy as np  # noqa: E402
 from hwmodels.sourced import document  # noqa: E402
 from search.judge import Judge  # noqa: E402
 from search.samplers import Choice, choose  # noqa: E402
+from search.space_file import read_space  # noqa: E402
 from search.study import NotKept, StudyLoop, values_of  # noqa: E402
-from search.study_space import read_space  # noqa: E402
 
 FIRST = """
 kind: space

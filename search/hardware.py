@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hwmodels.errors import ConfigError, InfeasibleError
 from hwmodels.version import __version__
+from search.executors import evaluator
 from search.front import Front, solve_front
 from search.judge import Judge, Verdicts
 from search.limits import refuse_contradictions
@@ -23,17 +24,10 @@ from search.objectives import UNITS as OBJECTIVE_UNITS
 from search.result import HistoryPoint, Objective, SearchResult
 from search.rivals import rivals_of
 from search.samplers import choose
+from search.space_file import load_space
 from search.storage import Ledger
-from search.study import (
-    Keeper,
-    NotKept,
-    Outcome,
-    Progress,
-    StudyLoop,
-    evaluator,
-    values_of,
-)
-from search.study_space import StudySpace, load_space
+from search.study import Keeper, NotKept, Outcome, Progress, StudyLoop, values_of
+from search.study_space import StudySpace
 
 LEAST_RESOLVED = 16
 """Designs that are solved over the full plan space: those of the front, and of the next fronts

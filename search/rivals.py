@@ -27,7 +27,7 @@ from hwmodels.collectives.links import AXIS_KINDS
 from hwmodels.errors import ConfigError
 from hwmodels.network import Cluster
 from hwmodels.table import FloatArray, HardwareTable
-from search.designs import catalogued
+from search.catalogued import catalogued
 from search.front import Front, full_plans
 from search.judge import Judge, executed_flop, finite_or_none
 from search.objectives import Bills, aggregated, best_known, front_rows, metrics, scores

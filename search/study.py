@@ -7,9 +7,7 @@ what was kept; a design that a sampler proposes again is told what it got before
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +17,7 @@ import numpy as np
 from hwmodels.accelerator.known import load_known_silicon
 from hwmodels.accelerator.template import KEYS, WHOLE, Systolic
 from hwmodels.table import FloatArray, IntArray
-from search.judge import Judge, Verdicts
+from search.judge import Verdicts
 from search.mining import unmet_neighbours
 from search.objectives import DIRECTIONS, aggregated, best_known, front_rows, scores
 from search.samplers import (
@@ -48,8 +46,6 @@ FRUITLESS = 5
 CLIMBED = 64
 """Best designs whose neighbours may fill a batch."""
 WORST = 1e6
-POOLED = 256
-"""Most designs that one task of a pool judges."""
 
 
 class Keeper(Protocol):
@@ -428,56 +424,3 @@ def constraint_key() -> str:
         study.ask().set_constraint("x", 0.0)
     key = next(key for key in study.trials[0].system_attrs if key.endswith("x"))
     return key.removesuffix("x")
-
-
-# Evaluators ------------------------------------------------------------------------------------
-
-_judge_of_process: Judge | None = None
-
-
-def _start_process(space: StudySpace, seed: int) -> None:
-    import signal
-
-    global _judge_of_process
-    # Ctrl-C reaches the whole group; the parent finishes the batch.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _judge_of_process = Judge(space, seed=seed)
-
-
-def _judge_in_process(index: IntArray) -> Verdicts:
-    if _judge_of_process is None:
-        raise RuntimeError("the process has no judge")
-    return _judge_of_process(index)
-
-
-def shape_key(space: StudySpace, index: IntArray) -> IntArray:
-    """(H,) equal for designs that can stand in one hardware table."""
-    at = space.positions(index)
-    key = np.zeros(len(index), dtype=np.int64)
-    for place, axis in enumerate(space.axes):
-        if axis.name in ("chips", "topology"):
-            key = key * len(axis) + at[:, place]
-    return key
-
-
-@contextmanager
-def evaluator(space: StudySpace, *, seed: int, workers: int) -> Iterator[Evaluator]:
-    """A judge in this process, or a pool of them; both say the same."""
-    if workers <= 1:
-        yield Judge(space, seed=seed)
-        return
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=_start_process, initargs=(space, seed)
-    ) as pool:
-
-        def judge(index: IntArray) -> Verdicts:
-            # Designs that share a hardware table stay together; their order comes back after.
-            order = np.argsort(shape_key(space, index), kind="stable")
-            count = max(min(workers, len(index)), -(-len(index) // POOLED))
-            pieces = np.array_split(index[order], count)
-            joined = Verdicts.joined(list(pool.map(_judge_in_process, pieces)))
-            return joined.take(np.argsort(order))
-
-        yield judge

@@ -13,15 +13,15 @@ from hwmodels.catalog import load_cluster
 from hwmodels.errors import ConfigError, InfeasibleError, UnitError
 from hwmodels.sourced import document
 from hwmodels.table import HardwareTable
-from search.designs import catalogued
+from search.catalogued import catalogued
 from search.hardware import explore
 from search.inner import PlanSolver, plan_of
 from search.judge import Judge, Verdicts
 from search.objectives import Bills, aggregated, front_rows, metrics
 from search.sensitivity import elasticities, elasticities_replanned
 from search.space import PlanSpace, named_space
+from search.space_file import load_space, read_space
 from search.study import values_of
-from search.study_space import load_space, read_space
 
 SPACE = """
 kind: space

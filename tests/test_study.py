@@ -16,9 +16,10 @@ from hwmodels.sourced import document
 from search.hardware import explore
 from search.judge import Judge, Verdicts
 from search.samplers import SAMPLERS, Choice, choose, spread_designs
+from search.space_file import read_space
 from search.storage import Ledger, whole_batches
 from search.study import NotKept, StudyLoop, known_designs, values_of
-from search.study_space import StudySpace, read_space
+from search.study_space import StudySpace
 
 ROOT = Path(__file__).parent.parent
 SPACE = """

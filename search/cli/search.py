@@ -73,7 +73,7 @@ def run(
     from search.cli.output import deliver, refuse_existing
     from search.hardware import explore
     from search.report_front import check_plot, plot_front, write_designs
-    from search.study_space import load_space
+    from search.space_file import load_space
 
     for path, flag in ((output.output, "--output"), (dump, "--dump"), (plot, "--plot")):
         refuse_existing(path, flag=flag, force=output.force)
