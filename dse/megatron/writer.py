@@ -89,12 +89,15 @@ def _sharding(plan: Plan) -> list[str]:
 
 
 def _states(plan: Plan, precision: str) -> list[str]:
-    flags = {
+    known = {
         "bf16": ["--bf16"],
         "fp16": ["--fp16"],
         "fp32": [],
         "fp8": ["--bf16", "--fp8-format", "hybrid"],
-    }[precision]
+    }
+    if precision not in known:
+        raise _without_flags(f"precision {precision}")
+    flags = known[precision]
     if plan.master_dtype == "none" and precision != "fp32":
         raise _without_flags("master_dtype none")
     if plan.grad_dtype == "bf16":

@@ -24,7 +24,7 @@ from dse.validate.vocabulary import document, suspects
 
 Report = Mapping[str, Any]
 _UNSTATED = ("no time or rate", "batch or sequence not stated")
-PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+PAGE = Path("docs") / "validation.md"
 _HEAD = """# Validation
 
 How far predictions lie from what others measured. Written by `python -m dse.validate.document`;
@@ -217,9 +217,7 @@ def published(left_out: Report) -> list[str]:
     heads = tuple(head for head, _ in columns)
 
     def cells(entry: Report) -> tuple[str, ...]:
-        return tuple(
-            number(entry[key], 2 if key == "kendall_tau" else 1) for _, key in columns
-        )
+        return tuple(number(entry[key], 2 if key == "kendall_tau" else 1) for _, key in columns)
 
     sources = [
         (name, str(entry["rows"]), str(entry["evaluated"]), str(entry["suspect"]), *cells(entry))

@@ -77,9 +77,7 @@ def collective_tables(report: Report) -> list[str]:
         "### Collectives left out of the fit",
         "Below 1 MiB sources disagree with one another; no aim is stated for a source or a chip "
         "left out there.",
-        table(
-            ("left out", "links", "source", "size", "rows", "median", "aim", "mean"), held
-        ),
+        table(("left out", "links", "source", "size", "rows", "median", "aim", "mean"), held),
         "### Collectives as shipped",
         "The line of collectives is bytes over nominal rates.",
         table(("place and size", *_SCORE_HEADS), _scored(report["by_size"])),

@@ -121,9 +121,16 @@ def attach_kernel_parameters(chip: Chip, section: Section | None = None) -> Chip
                 allowed=sorted(values),
                 hint=f"did you mean {near[0]!r}?" if near else None,
             )
+        if "efficiency" in name and chip.kernel[name] > 1 and section is not None:
+            (section.section("kernel") or section).refuse(
+                name,
+                f"{chip.kernel[name]:g} is above 1: no kernel beats the peak",
+                value=chip.kernel[name],
+                allowed="a share of the peak, up to 1",
+            )
     status = {name: known[name].status if name in known else "assumed" for name in values}
     facts = dict(chip.facts)
-    for name in values.keys() - chip.kernel.keys():
+    for name in sorted(values.keys() - chip.kernel.keys()):
         facts[f"kernel.{name}"] = _kernel_fact(values[name], known.get(name))
     status.update(chip.kernel_status)
     estimates = [name for name, fact in facts.items() if fact.status == "estimated"]

@@ -77,6 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the process
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
     tokens = list(sys.argv[1:] if argv is None else argv)
     as_json = any(token == "--json" or token.startswith("--json=") for token in tokens)
     try:
@@ -94,6 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader went away; what is still buffered must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as problem:
+        # a full disk or a closed stream is the user's to mend; nothing of ours failed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"dse: cannot write the result: {problem.strerror or problem}", file=sys.stderr)
+        return BAD_INPUT
     except Exception as problem:
         return _report(problem, as_json, tokens)
     return code if isinstance(code, int) else OK

@@ -48,10 +48,15 @@ def write_text(path: str, text: str, *, flag: str) -> None:
     Raises:
         ConfigError: The system refuses.
     """
-    partial = f"{path}.part"
+    target = Path(path)
     try:
-        Path(partial).write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        if target.is_symlink() or (target.exists() and not target.is_file()):
+            # a link keeps pointing where it did, and a device or pipe takes what it is given
+            target.write_text(text, encoding="utf-8")
+            return
+        partial = target.with_name(f"{target.name}.part")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, target)
     except (OSError, ValueError) as problem:
         raise ConfigError(f"cannot write {path}: {problem}", field=flag, value=path) from None
 

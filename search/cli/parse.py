@@ -54,7 +54,7 @@ class Output:
     Attributes:
         json: Print one JSON object on stdout instead of tables.
         quiet: Print no warnings or progress on stderr, and only the answer on stdout.
-        output: Also write the JSON object to this file ("-": to stdout).
+        output: Also write the JSON object to this file (--output=- for stdout).
         force: Overwrite files that exist.
     """
 

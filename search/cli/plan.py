@@ -66,7 +66,7 @@ def plan(
     seq_length
         Tokens a sequence; the smaller of the model's maximum and 4096 if left out.
     precision
-        bf16, fp16, fp32 or fp8.
+        bf16, fp16, fp32, tf32, fp8 or fp4.
     """
     from dse.workload import load_model
     from hwmodels.errors import ConfigError
@@ -80,6 +80,8 @@ def plan(
         raise ConfigError("--global-batch-size needs a value", field="--global-batch-size")
     refuse_existing(all_, flag="--all", force=output.force)
     refuse_existing(output.output, flag="--output", force=output.force)
+    if all_ is not None and all_ == output.output:
+        raise ConfigError("--all and --output name the same file", field="--all", value=all_)
     fixed, allowed = from_flags(fix or [], allow or [])
     config = load_model(model)
     result = search_plans(
@@ -105,10 +107,10 @@ def plan(
     data["inputs"] = {"model": model, "cluster": cluster, "stack": stack}
     for entry in data["best"]:
         entry["inputs"] = data["inputs"]
-    text = _told(result)
+    text = _headline(result) if output.quiet else _told(result)
     if megatron:
         text += "\n\n" + _megatron(data, result, config)
-    deliver(data, output, _headline(result) if output.quiet else text)
+    deliver(data, output, text)
     return 0
 
 

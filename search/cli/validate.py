@@ -165,8 +165,7 @@ def _told(what: str, result: Mapping[str, Any]) -> str:
         lines.append(f"mean over {group} {_cell(result, 'macro_mean_abs_error_pct')} %")
     if result.get("regret_pct") is not None:
         lines[-1] += (
-            f"; regret {_cell(result, 'regret_pct')} %, "
-            f"Kendall tau {_cell(result, 'kendall_tau')}"
+            f"; regret {_cell(result, 'regret_pct')} %, Kendall tau {_cell(result, 'kendall_tau')}"
         )
     for key, title in (
         ("by_class", "By class"),
