@@ -186,9 +186,7 @@ def _report(
         precision=workload.precision,
         stack=stack.name,
         step_time_s=time_s,
-        interval_80_s=interval_80_s(
-            time_s, Run(workload, cluster, stack, plan), parts, share
-        ),
+        interval_80_s=interval_80_s(time_s, Run(workload, cluster, stack, plan), parts, share),
         parts_s=Parts(
             compute=parts["compute"],
             exposed_comm=ExposedComm(**{name: parts[name] for name in ExposedComm.model_fields}),

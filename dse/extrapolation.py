@@ -99,9 +99,7 @@ def _precision(workload: Workload, cluster: Cluster) -> list[str]:
     return [f"matmuls in {workload.precision} (none was measured on {silicon} or its family)"]
 
 
-def _matmuls(
-    cluster: Cluster, operators: Sequence[OperatorItem], step_time_s: float
-) -> list[str]:
+def _matmuls(cluster: Cluster, operators: Sequence[OperatorItem], step_time_s: float) -> list[str]:
     silicon = silicon_of(cluster.chip)
     known = ranges()["matmul"].get(silicon)
     if known is None:

@@ -87,9 +87,9 @@ class Levels:
 
     def apply(self, stack: Stack, silicon: str) -> Stack:
         """The stack with its factors multiplied by the fitted ones, and the spreads that go with
-        them; as it is where nothing was fitted.
+        them; as it is where nothing was fitted, or where its file states a level of its own.
         """
-        if not self.fitted_on:
+        if not self.fitted_on or stack.calibration == "own":
             return stack
         level_sd, structure_sd = self.spread(stack, silicon)
         return stack.model_copy(

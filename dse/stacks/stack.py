@@ -64,7 +64,8 @@ class Stack(BaseModel):
         network_factor: Level of communication time, 1 where nothing was fitted.
         level_sd: Standard deviation of the log level of a stack like this one.
         structure_sd: The same of what remains between plans of one stack.
-        calibration: `kernels-only` where no published training run told a factor, else `shipped`.
+        calibration: `kernels-only` where no published training run told a factor, `shipped` where
+            one did, `own` where the user's file states its own level.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,7 +100,7 @@ class Stack(BaseModel):
     network_factor: float = Field(default=1.0, gt=0)
     level_sd: float = Field(ge=0)
     structure_sd: float = Field(ge=0)
-    calibration: Literal["kernels-only", "shipped"] = "kernels-only"
+    calibration: Literal["kernels-only", "shipped", "own"] = "kernels-only"
 
 
 _FRACTIONS = ("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p")
@@ -150,7 +151,10 @@ def load_stack(name_or_path: str | Path) -> Stack:
     """
     text = str(name_or_path)
     if text.endswith((".yaml", ".yml")):
-        return _read(load_document(text, ("stack",)))
+        top = load_document(text, ("stack",))
+        stack = _read(top)
+        own = "compute_factor" in top or "network_factor" in top
+        return stack.model_copy(update={"calibration": "own"}) if own else stack
     known = list_stacks()
     if text not in known:
         near = difflib.get_close_matches(text, known, n=1)

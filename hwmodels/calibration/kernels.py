@@ -62,6 +62,7 @@ CONV_STEMS = (
 )
 _CONTINUOUS_WEIGHT = 3.0  # a handful of continuous rows against hundreds timed alone
 
+
 def select(
     observations: Sequence[Observation],
     kind: str,
