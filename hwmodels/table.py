@@ -94,7 +94,7 @@ class HardwareTable:
         return np.full(self.level_size.shape, LEVEL_DEFAULTS[name])
 
     def scaled(self, name: str, factor: float) -> HardwareTable:
-        """The same rows with one chip column, or one level column at all levels, times `factor`."""
+        """The same rows, one chip column or one level column at all levels times `factor`."""
         if name in self.chip:
             return replace(self, chip={**self.chip, name: self.chip[name] * factor})
         if name in self.level:
