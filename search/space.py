@@ -31,7 +31,7 @@ from dse.rules import RULES, Job, Rule, divisors
 from hwmodels.errors import ConfigError
 from search.narrowing import Narrowing
 
-CHUNK_ROWS = 32_768
+CHUNK_ROWS = 65_536
 GROWN_ROWS = 4_096
 """Rows that one growth step takes at a time: a step multiplies them by 5 to 100."""
 
