@@ -60,10 +60,12 @@ def answer(report: Report) -> str:
     usable = memory.capacity - memory.reserve
     left = usable - memory.total
     verdict = f"{gib(left)} GiB free" if left >= 0 else f"{gib(-left)} GiB short"
+    # an MFU says nothing without what it counts: masked pairs of attention or all of them
+    counted = "full-square attention" if report.flop_convention == "full" else "causal attention"
     return "\n".join(
         [
             headline(report),
-            f"Bound by {report.bottleneck}; MFU {100 * report.mfu:.1f} %, "
+            f"Bound by {report.bottleneck}; MFU {100 * report.mfu:.1f} % ({counted}), "
             f"{report.tokens_per_s_per_chip:,.0f} tokens/s a chip",
             f"{'Fits' if report.fits else 'Does not fit'}: stage {worst} needs "
             f"{gib(memory.total)} of {gib(usable)} GiB a device, {verdict}",
